@@ -19,7 +19,7 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs pages tables test long-tests bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs pages tables lint test long-tests bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
@@ -27,6 +27,7 @@ help:
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
 	@echo "make pages       the pages that are made from the code, written again (PAGES='commands claims' for some)"
 	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
+	@echo "make lint        ruff, mypy and import-linter alone"
 	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make long-tests  the rest: more examples and cases of the rules (marker long), none that make test runs"
 	@echo "make more-tests  every test, the very large runs too (marker slow), on new random examples each time"
@@ -62,11 +63,13 @@ pages: $(VENV)/.dev
 tables: $(VENV)/.dev
 	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
 
-test: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-logo
+
+test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
 
 # The same examples every time, and others than those of `make test`.

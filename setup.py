@@ -7,8 +7,12 @@ stands in build_backend.py, everything else about the distribution in pyproject.
 from __future__ import annotations
 
 import os
+import re
+import runpy
+import sys
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
@@ -73,6 +77,9 @@ CORE = (
     "simulator/timing/profile/lookup.py",
     "simulator/timing/profile/prices.py",
 )
+UNFUSED = "/fp:precise" if sys.platform == "win32" else "-ffp-contract=off"
+"""No multiplication is fused with an addition: every number is rounded as Python rounds it."""
+
 ASKED = "batchlab: BATCHLAB_COMPILE=1 asks for the compiled core, and"
 WITHOUT = "Without BATCHLAB_COMPILE the sources are installed, which give the same results."
 
@@ -100,8 +107,7 @@ class CompiledCore(build_ext):
             ["--config-file=", *CORE], group_name="batchlab", target_dir=str(folder), debug_level="0"
         )
         for extension in extensions:
-            # No multiplication is fused with an addition: every number is rounded as Python rounds it.
-            extension.extra_compile_args = [*extension.extra_compile_args, "-ffp-contract=off"]
+            extension.extra_compile_args = [*extension.extra_compile_args, UNFUSED]
         return extensions
 
 
@@ -136,5 +142,17 @@ def options() -> dict[str, object]:
     }
 
 
+def long_description() -> str:
+    """Return README.md with links that work outside the repository: to the files of this version's tag."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = runpy.run_path("scenarios/version.py")["__version__"]
+
+    def at_home(link: re.Match[str]) -> str:
+        kind = "raw" if link[1] else "blob"
+        return f"{link[1]}[{link[2]}]({project['urls']['Source']}/{kind}/v{version}/{link[3]})"
+
+    return re.sub(r"(!?)\[([^]]*)\]\((?!https?:|#)([^)]+)\)", at_home, Path("README.md").read_text(encoding="utf-8"))
+
+
 if __name__ == "__main__":
-    setup(**options())
+    setup(long_description=long_description(), long_description_content_type="text/markdown", **options())

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond mkdocs.yml.
+"""Hooks of mkdocs: what mkdocs.yml cannot say.
 
 Pages link to shipped scenarios, which lie beside docs/ and not in it; they become files of the site. The notebook
 becomes a page, with the outputs that it holds.
@@ -22,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Make the shipped scenarios files of the site, and the notebook a page of it."""
     from mkdocs.structure.files import File
 
-    for path in sorted((ROOT / "scenarios" / "library").rglob("*.yaml")):
+    for path in sorted((ROOT / "scenarios" / "library").rglob("*.*")):  # and their schema, which editors fetch
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     notebook = json.loads((ROOT / "docs" / NOTEBOOK).read_text(encoding="utf-8"))
     parts: list[str] = []

@@ -90,7 +90,7 @@ class Column:
 
     @property
     def in_file(self) -> bool:
-        """Whether it lies in a file: then it is mapped anew each time that it is opened."""
+        """True if the column is in a file. It is then mapped again each time that it is opened."""
         return self._file is not None
 
     def open(self) -> Array:
@@ -129,7 +129,7 @@ def joined(arrays: Iterable[Array]) -> Column:
 
 
 def _has_bits(values: Array) -> bool:
-    """Whether a number is not 0, nor 0.0: the zero with a sign is another."""
+    """True if any value has a bit set. -0.0 has one, unlike 0 and 0.0."""
     return values.dtype.kind == "V" or bool(values.view(f"u{values.itemsize}").any())
 
 

@@ -1,6 +1,6 @@
-"""Whether the core runs compiled: an installation may have modules compiled by mypyc beside their sources (setup.py).
+"""Tells if the core runs compiled: an installation may have modules compiled by mypyc beside their sources (setup.py).
 
-Both give the same results, to the last bit. `BATCHLAB_PURE=1` in the environment has the sources run all the same.
+Both give the same results, to the last bit. With `BATCHLAB_PURE=1` in the environment the sources run in any case.
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ def core_name() -> str:
 
 
 def is_compiled() -> bool:
-    """Whether the core that runs here is compiled."""
+    """True if the core that runs here is compiled."""
     spec = find_spec(_CORE)
     return spec is not None and spec.origin is not None and spec.origin.endswith(tuple(EXTENSION_SUFFIXES))

@@ -35,7 +35,7 @@ class FrontEnd:
                 raise InputError(f"front_end: {name} must be 0 or more seconds, not {value}")
 
     def __bool__(self) -> bool:
-        """Whether there is anything between client and engine."""
+        """True if the front end adds any delay."""
         return self.fixed_s > 0 or self.per_running_s > 0
 
     def delay_s(self, running: int) -> float:

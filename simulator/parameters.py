@@ -2,7 +2,7 @@
 
 A parameter is a field of a dataclass or an argument of a function, annotated with its limits and a description:
 
-    max_waiting_tokens: Annotated[int, Ge(0), Le(10**9), doc("decode steps after which a prefill is due")] = 20
+    max_waiting_tokens: Annotated[int, Ge(0), Le(10**9), doc("decode steps between two prefills, at most")] = 20
 
 The scenario's schema, the checks of what Python callers pass, the pages of the documentation and the random
 parameters of the laws all read them there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and

@@ -132,7 +132,7 @@ class PrefixMatches(NamedTuple):
 
 
 class View(Protocol):
-    """What a policy sees when it plans a step. Reading it changes nothing."""
+    """A policy's view of the replica when it plans a step. Reading it changes nothing."""
 
     @property
     def now_s(self) -> float: ...
@@ -228,9 +228,9 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a policy is as it is configured, beyond its plans.
+    """Properties of a policy as it is configured, which its plans do not show.
 
-    The engine needs all but the last four. These are for what explains a run or advises a change: diagnosis and plans.
+    The engine needs all but the last four. Diagnosis and plans need these: they explain a run or advise a change.
     """
 
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
@@ -273,7 +273,7 @@ Cap = Callable[[RequestView, int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class OptionalMembers:
-    """What a policy may declare of itself, and the defaults of what it leaves out.
+    """Members that a policy may have, and the defaults of those that it leaves out.
 
     `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
     or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
@@ -298,7 +298,7 @@ class OptionalMembers:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFeatures:
-    """What a policy's class may declare by class variables, all False where it does not.
+    """Class variables that a policy's class may set; each is False by default.
 
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where

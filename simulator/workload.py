@@ -82,7 +82,7 @@ class Workload(StoredColumns):
 
     @property
     def answers_back(self) -> bool:
-        """Whether answers matter to clients: requests that follow others, closed loops, timeouts, retries."""
+        """True if later requests depend on answers: requests that follow others, closed loops, timeouts, retries."""
         patient = self.patience_s is None and all(client == Client() for client in self.clients)
         return self.after_row is not None or bool(self.loops) or not patient
 

@@ -65,8 +65,8 @@ def test_a_wheel_holds_it(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
-    assert {"batchlab.py", "scenarios/version.py", "scenarios/library/quickstart.yaml"} <= {*names}
+    assert {"batchlab/__init__.py", "scenarios/version.py", "scenarios/library/quickstart.yaml"} <= {*names}
     code = "import batchlab; print(batchlab.__file__, len(batchlab.shipped()) > 3, batchlab.__version__)"
     assert python(code, tmp_path / "installed").split() == [
-        str(tmp_path / "installed/batchlab.py"), "True", batchlab.__version__,
+        str(tmp_path / "installed/batchlab/__init__.py"), "True", batchlab.__version__,
     ]  # fmt: skip

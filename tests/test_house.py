@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TOPS = ("simulator", "scenarios", "calibration", "gpu_backend", "reports")
+TOPS = ("batchlab", "simulator", "scenarios", "calibration", "gpu_backend", "reports")
 FIND: dict[str, Any] = PYPROJECT["tool"]["setuptools"]["packages"]["find"]
 MAX_LINES = 420
 # A module in backticks or behind `python -m`, and the path of a file or a folder, as texts name them.

@@ -29,7 +29,7 @@ FOUND_BY_PLACE = (
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the product by its dotted name, packages included."""
-    found = {"batchlab": Path("batchlab.py")}
+    found: dict[str, Path] = {}
     for path in python_files():
         if path.parts[0] in TOPS and not is_data(path):
             parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts
@@ -50,7 +50,7 @@ def in_the_wheel() -> set[str]:
         and not any(fnmatch.fnmatchcase(name, pattern) for pattern in FIND["exclude"])
     }
     files = {name for name in set(modules()) - packages() if name.rpartition(".")[0] in taken}
-    return taken | files | set(PYPROJECT["tool"]["setuptools"]["py-modules"])
+    return taken | files
 
 
 def named(node: ast.AST) -> Iterator[str]:

@@ -53,7 +53,7 @@ def _left_out(tables: ExpertTables, precision: str, kernels: ExpertKernels, load
 
 
 def _of_one_model(one: Cell, other: Cell) -> bool:
-    """Whether two cells are of the same model, or cannot be told from it."""
+    """True if two cells come from one model, or from models of the same sizes."""
     return (one.hidden, one.experts, one.top_k) == (other.hidden, other.experts, other.top_k)
 
 

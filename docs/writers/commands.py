@@ -48,7 +48,7 @@ def _section(command: Any, words: str) -> Iterator[str]:
 
 
 def _value(option: Any) -> str:
-    """What stands behind a flag: nothing where it is a switch."""
+    """The value that follows a flag; empty for a switch."""
     if option.is_flag:
         return ""
     return str(option.metavar or option.name.upper()).replace("|", " or ")

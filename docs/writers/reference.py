@@ -61,7 +61,7 @@ def _collect(place: str, mapping: Schema, defs: Mapping[str, Schema], sections: 
 
 
 def _arms(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
-    """What a value may be, references and unions resolved."""
+    """The types that a value may have, with references and unions resolved."""
     if "$ref" in schema:
         yield from _arms(defs[schema["$ref"].rpartition("/")[2]], defs)
     elif "properties" not in schema and (union := schema.get("anyOf") or schema.get("oneOf")):
@@ -106,7 +106,7 @@ def _type(schema: Schema) -> str:
 
 
 def _joined(arms: list[Schema]) -> str:
-    """What is allowed in any of several arms, words once."""
+    """The values that any of several arms allows; each word once."""
     found: list[str] = []
     for arm in arms:
         found += _words(arm) if "enum" in arm and "x-allowed" not in arm else [_allowed(arm)]

@@ -1,7 +1,7 @@
-"""Whether a device computes what it should, before its time is spent on measuring: each check raises AssertionError.
+"""Checks that a device computes correctly, before time is spent on measuring it. A failed check raises AssertionError.
 
-The tests marked `gpu` call them, and so does the campaign, which has no pytest. On a CPU they run too, but for what
-only a GPU has; `Skipped` says so.
+The tests marked `gpu` call them, and so does the campaign, which has no pytest. They also run on a CPU; a check of
+what only a GPU has raises `Skipped` there.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class NotHereError(Exception):
 
 
 def _dense_only(case: Case) -> bool:
-    """Whether it is a pure decode: raises NotHereError where lengths differ or there is a prefix."""
+    """True if the case is a pure decode. Raises NotHereError if lengths differ or there is a prefix."""
     if len(set(case.context)) > 1 or len(set(case.query)) > 1:
         raise NotHereError("lengths differ: it would have to pad")
     if case.query[0] not in (1, case.context[0]):

@@ -77,7 +77,7 @@ class Section:
         return self._end_s - time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the part's time is up."""
+        """True if the part's time is over."""
         return self.left_s <= 0
 
     def recall(self, key: str) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ KERNELS, STEPS = "profile-kernels.json", "profile-steps.json"
 
 
 def checks(job: Job) -> None:
-    """Whether the device computes what it should."""
+    """Run every check of the device's results."""
     for name, check in CHECKS.items():
 
         def tried(check: Callable[[str], None] = check) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def lockstep(
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
+    from scenarios.validate.lockstep_case import priced_elsewhere
     from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
 
@@ -95,11 +96,12 @@ def lockstep(
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
         _free_running(chosen, names, scales, seeds, device, layers, target, given)
         return
+    elsewhere = None if profile is not None else priced_elsewhere(chosen, str(scenario), device)
     if replay is not None:
         steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
     else:
-        steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
-    _tell(chosen, steps, fingerprint, device, target, given, report=not no_report)
+        steps, fingerprint = _executed(chosen, device, layers, profile, clock, console, elsewhere)
+    _tell(chosen, steps, fingerprint, device, target, given, elsewhere=elsewhere, report=not no_report)
 
 
 def _numbers(text: str) -> list[float]:
@@ -151,13 +153,21 @@ def _device_maker(
 
 
 def _executed(
-    scenario: ScenarioModel, device: str, layers: int | None, profile: Path | None, clock: str, console: Console
+    scenario: ScenarioModel,
+    device: str,
+    layers: int | None,
+    profile: Path | None,
+    clock: str,
+    console: Console,
+    elsewhere: str | None,
 ) -> tuple[list[ComparedStep], dict[str, str]]:
     from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s, profile_canary
     from simulator.lockstep.lockstep_run import device_clock, predicted_clock
 
     case = lockstep_case(scenario, measured_swap_s(profile))
     make_device, fingerprint = _device_maker(scenario, device, layers, canary=profile_canary(profile))
+    if elsewhere is not None:
+        console.note(elsewhere)  # the run takes minutes: now there is time to stop it
     with console.timed() as timed:
         told = timed.progress(f"{scenario.name} on {device}", len(case.workload))
         if clock == "device":
@@ -175,6 +185,7 @@ def _tell(
     target: Path,
     given: Given,
     *,
+    elsewhere: str | None,
     report: bool,
 ) -> None:
     """Write the steps and the report, and print the verdict. Exit code 3: a bad verdict; 4: none."""
@@ -189,7 +200,7 @@ def _tell(
 
     found = agreement(steps)
     verdict = LIMITS[device].verdict(found)
-    words = verdict_words(found, verdict)
+    words = verdict_words(found, verdict, elsewhere)
     data = lockstep_json(found, verdict, fingerprint)
     with output(target, overwrite=given.overwrite, expected={}) as folder:
         write_results(folder, data, steps)

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from scenarios.runs.comparison import Compare
 
 Policies = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--policies",
         metavar="A,B,...",
         help="The policies to compare (batchlab list policies, or path.py:Class), each with settings of its own where "
-        "wanted: static,chunked_prefill,chunked_prefill:max_num_batched_tokens=512:max_num_seqs=64.",
+        "wanted: static,chunked_prefill,chunked_prefill:max_num_batched_tokens=512:max_num_seqs=64 "
+        "(default: static,continuous,preemptive,chunked_prefill).",
     ),
 ]
 
@@ -98,7 +99,7 @@ def run(
 
 def compare(
     scenario: flags.Scenario,
-    policies: Policies,
+    policies: Policies = None,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, counted from the scenario's seed.")
     ] = 1,
@@ -120,9 +121,10 @@ def compare(
     from scenarios.runs.variants import split_variants
     from scenarios.schema.loader import dump
     from scenarios.show import write_pictures
+    from simulator.policies import COMPARED
 
     console, changed = given.console, given.changed
-    comparing = Compare(scenario, split_variants(policies), seeds, overrides=changed)
+    comparing = Compare(scenario, split_variants(policies or ",".join(COMPARED)), seeds, overrides=changed)
     several = f"seeds={seeds}" if seeds > 1 else ""
     name = default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
     target = given.out or name

@@ -27,12 +27,12 @@ class HostConfig(Strict):
 
 
 class FrontEndConfig(Strict):
-    """What lies between clients and the engine: HTTP, tokenising, detokenising.
+    """The layer between clients and the engine: HTTP, tokenising, detokenising.
 
-    A request's tokens reach its client later by one delay, `fixed_s` and `per_running_s` for each request that ran
-    when its first token was sampled, itself among them. So it adds to TTFT and end-to-end latency and leaves the gaps
-    between tokens alone; the engine decides as without it, unless clients react to answers. vLLM 0.15 over HTTP took
-    5.8 ms and 67 microseconds, which `front_end: {}` stands for.
+    All tokens of a request reach its client later by one delay: `fixed_s`, plus `per_running_s` for each request that
+    ran when its first token was sampled, itself included. TTFT and end-to-end latency grow by it; the gaps between
+    tokens do not change. The engine's decisions do not change either, unless clients react to answers. `front_end: {}`
+    takes the delay of vLLM 0.15 over HTTP: 5.8 ms and 67 microseconds.
     """
 
     fixed_s: Annotated[Seconds | None, doc("delay of every request; null: the engine's")] = None

@@ -37,7 +37,7 @@ class MeanRate(Strict):
     Profiles keep their times.
     """
 
-    rate: Annotated[Rate, doc("mean rate of all classes together, which keep their proportions"), Unit("requests/s")]
+    rate: Annotated[Rate, doc("mean rate of all classes together; their proportions stay"), Unit("requests/s")]
 
 
 class Arrival(Strict):

@@ -26,7 +26,7 @@ class TargetsConfig(Strict):
     ] = None
     slo_attainment: Annotated[
         Annotated[float, Field(gt=0, le=1)] | None,
-        doc("share of the requests ended in an interval within `slo`: below it one replica more, else one fewer"),
+        doc("share of an interval's finished requests within `slo`: below it one replica more, otherwise one fewer"),
     ] = None
 
 
@@ -41,15 +41,15 @@ class AutoscalingConfig(Strict):
     max_replicas: Annotated[Replicas, doc("most replicas, draining ones included")]
     targets: Annotated[TargetsConfig, doc("targets of the metrics")]
     interval_s: Annotated[PositiveTime, doc("time between evaluations")] = 15.0
-    tolerance: Annotated[float, Field(ge=0, le=1), doc("distance from a target, as a share of it, that is let be")] = (
-        0.1
-    )
-    startup_s: Annotated[Time, doc("from the decision to a replica that takes requests")] = 60.0
+    tolerance: Annotated[
+        float, Field(ge=0, le=1), doc("distance from a target, as a share of it, that changes nothing")
+    ] = 0.1
+    startup_s: Annotated[Time, doc("time from the decision until the replica takes requests")] = 60.0
     scale_up_stabilization_s: Annotated[
-        Time, doc("a replica starts once all evaluations of so long asked for more replicas")
+        Time, doc("a replica starts if all evaluations in this time asked for more replicas")
     ] = 0.0
     scale_down_stabilization_s: Annotated[
-        Time, doc("a replica drains once all evaluations of so long asked for fewer replicas")
+        Time, doc("a replica drains if all evaluations in this time asked for fewer replicas")
     ] = 300.0
 
     @model_validator(mode="after")

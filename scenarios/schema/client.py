@@ -22,15 +22,17 @@ class ClientConfig(Strict):
     `jitter`.
     """
 
-    ttft_timeout_s: Annotated[PositiveTime | None, doc("wait for a first token; null: for ever")] = None
-    timeout_s: Annotated[PositiveTime | None, doc("wait for the whole answer; null: for ever")] = None
-    cancel: Annotated[bool, doc("whether the server stops working for a client that has left")] = True
+    ttft_timeout_s: Annotated[PositiveTime | None, doc("longest wait for a first token; null: no limit")] = None
+    timeout_s: Annotated[PositiveTime | None, doc("longest wait for the whole answer; null: no limit")] = None
+    cancel: Annotated[bool, doc("the server stops working for a client that has left")] = True
     max_attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS), doc("attempts at a request, the first included")] = 1
     backoff_s: Annotated[Time, doc("time from a failure to the second attempt")] = 1.0
     backoff_factor: Annotated[float, Field(ge=1, le=1000), doc("growth of that time with each attempt")] = 2.0
     max_backoff_s: Annotated[Time | None, doc("largest time between attempts; null: no limit")] = None
     jitter: Annotated[
-        float, Field(ge=0, le=1), doc("largest random share taken off the time between attempts; 1 is full jitter")
+        float,
+        Field(ge=0, le=1),
+        doc("largest share by which the time between attempts is shortened at random; 1 is full jitter"),
     ] = 0.0
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ class UniformTime(Strict):
     """Uniform between two times."""
 
     dist: Annotated[Literal["uniform"], doc("uniform between two times")]
-    min_s: Annotated[Time, doc("least time")]
+    min_s: Annotated[Time, doc("smallest time")]
     max_s: Annotated[Time, doc("largest time")]
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ class Engine(Strict):
     swap_overlap: Annotated[bool, doc("swapped blocks move while the next step runs")] = False
     max_queued_requests: Annotated[
         Annotated[int, Field(ge=1, le=10**9)] | None,
-        doc("a replica rejects a request that finds so many waiting, preempted ones included; null: no limit"),
+        doc("waiting requests, preempted ones included, from which on a replica rejects new ones; null: no limit"),
         Unit("requests"),
     ] = None
 

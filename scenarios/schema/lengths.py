@@ -96,7 +96,7 @@ class Uniform(Strict):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
     dist: Annotated[Literal["uniform"], doc("every whole number of a range")]
-    min: Annotated[Length, doc("least length, included"), Unit("tokens")]
+    min: Annotated[Length, doc("smallest length, included"), Unit("tokens")]
     max: Annotated[Length, doc(MAX), Unit("tokens")]
 
     @property
@@ -216,7 +216,7 @@ class Empirical(_Bounded):
     quantiles: Annotated[
         dict[float, Tokens] | None,
         BeforeValidator(lambda value: _number_keys(value)),
-        doc("length by probability (0.99: 512), linear between them"),
+        doc("length for each probability (0.99: 512), linear between them"),
         Unit("tokens"),
     ] = None
     values: Annotated[

@@ -22,7 +22,7 @@ class Prefix(Strict):
     groups: Annotated[int, Field(ge=1, le=10_000_000), doc("different texts"), Unit("texts")] = 1
     tokens: Annotated[int, Field(ge=1, le=10_000_000), doc("length of each text"), Unit("tokens")]
     zipf: Annotated[
-        float, Field(ge=0, le=100), doc("exponent of the texts' popularity; 0: all alike, 1: Zipf's law")
+        float, Field(ge=0, le=100), doc("exponent of the texts' popularity; 0: all equally popular, 1: Zipf's law")
     ] = 0.0
     name: Annotated[
         Annotated[str, Field(min_length=1)] | None,

@@ -32,12 +32,12 @@ class Ramp(Strict):
     exponential). Equal ratios are straight pieces here: a ramp by a factor of 100 is nowhere 0.03 % above the curve.
     """
 
-    kind: Annotated[Literal["ramp"], doc("from one factor to another")]
+    kind: Annotated[Literal["ramp"], doc("a ramp from one factor to another")]
     start_factor: Annotated[Factor, doc("factor on the rate before the ramp")] = 0.0
     end_factor: Annotated[Factor, doc("factor on the rate after the ramp")] = 1.0
     start_s: Annotated[Moment, doc("start of the ramp")] = 0.0
     duration_s: Annotated[Length, doc("length of the ramp")]
-    exponential: Annotated[bool, doc("whether equal times make equal ratios, and not equal steps")] = False
+    exponential: Annotated[bool, doc("equal times give equal ratios; otherwise equal differences")] = False
 
     @property
     def period_s(self) -> float | None:
@@ -60,10 +60,10 @@ class Ramp(Strict):
 class Diurnal(Strict):
     """A sine about 1, the same every period: `rate` is the mean over a whole period."""
 
-    kind: Annotated[Literal["diurnal"], doc("a sine that comes again every period, of mean 1")]
+    kind: Annotated[Literal["diurnal"], doc("a sine that repeats every period, with mean 1")]
     peak_to_trough: Annotated[float, Field(ge=1, le=1e6), doc("highest factor / lowest factor")]
     peak_s: Annotated[Moment, doc("time of a peak")] = 0.0
-    period_s: Annotated[Annotated[float, Field(ge=1, le=1e9)], doc("from peak to peak; default: a day")] = 86_400.0
+    period_s: Annotated[Annotated[float, Field(ge=1, le=1e9)], doc("time from peak to peak; default: a day")] = 86_400.0
 
     def points(self) -> Points:
         swing = (self.peak_to_trough - 1.0) / (self.peak_to_trough + 1.0)
@@ -75,12 +75,12 @@ class Diurnal(Strict):
 class Spike(Strict):
     """Factor 1, and for a time another: a flash crowd above 1, an outage below it."""
 
-    kind: Annotated[Literal["spike"], doc("another factor for a time")]
+    kind: Annotated[Literal["spike"], doc("a different factor for some time")]
     factor: Annotated[Factor, doc("factor on the rate during the spike")]
     start_s: Annotated[Moment, doc("start of the spike")]
     duration_s: Annotated[Length, doc("length of the spike, without its flanks")]
     rise_s: Annotated[Moment, doc("length of its rise and of its fall, both linear, before and after `duration_s`")] = 0
-    every_s: Annotated[Length | None, doc("from a spike to the next; null: it comes once")] = None
+    every_s: Annotated[Length | None, doc("time from one spike to the next; null: there is one spike")] = None
 
     @property
     def period_s(self) -> float | None:

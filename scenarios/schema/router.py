@@ -42,7 +42,7 @@ class RouterConfig(Strict):
     signal_interval_s: Annotated[
         float,
         Field(ge=0, le=1e6),
-        doc("the router sees loads as of its last look, taken at every multiple of this; 0: as they are"),
+        doc("the router reads loads at every multiple of this and keeps them until the next; 0: always current loads"),
     ] = 0.0
 
     @property

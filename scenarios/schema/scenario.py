@@ -60,7 +60,7 @@ def _refusing(check: Callable[[Any], object]) -> AfterValidator:
 
 
 class Hardware(Strict):
-    """What the server runs on, and how much of its memory the KV cache gets."""
+    """The GPUs of the server, and the share of their memory for the KV cache."""
 
     gpu: Annotated[
         Annotated[str, _refusing(find_gpu), Tag("<name>")]
@@ -74,7 +74,7 @@ class Hardware(Strict):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), doc("share of each GPU's memory for the server")] = 0.9
     num_gpu_blocks: Annotated[
         Annotated[int, Field(ge=2, le=10**9)] | None,
-        doc("KV blocks as vLLM prints them at start-up, its null block included; null: computed"),
+        doc("KV blocks that vLLM prints at start-up, its null block included; null: computed"),
     ] = None
     swap_space_gib: Annotated[float, Field(ge=0, le=1e6), doc("host memory for swapped KV blocks, for each GPU")] = 0.0
     enable_expert_parallel: Annotated[
@@ -105,11 +105,12 @@ class GroupConfig(Strict):
     replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers of the group")] = 1
     model: Annotated[str | dict[str, Any] | None, JsonSchema(model_schema), doc("its model")] = None
     hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
-    cost: Annotated[dict[str, Any] | None, doc("its `cost`, whole")] = None
-    host: Annotated[dict[str, Any] | None, doc("its `host`, whole")] = None
+    cost: Annotated[dict[str, Any] | None, doc("its `cost`, which replaces the scenario's")] = None
+    host: Annotated[dict[str, Any] | None, doc("its `host`, which replaces the scenario's")] = None
     engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
     role: Annotated[
-        Literal["both", "prefill", "decode"], doc("half of each request that the group serves; its KV moves between")
+        Literal["both", "prefill", "decode"],
+        doc("part of each request that the group serves; KV moves from prefill to decode"),
     ] = "both"
     autoscaling: Annotated[AutoscalingConfig | None, doc("rule for the number of its replicas; null: fixed")] = None
 
@@ -158,7 +159,9 @@ class Scenario(Strict):
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
     cost: Annotated[Cost, doc("source of the step times")] = RooflineCostConfig(kind="roofline")
-    host: Annotated[HostConfig | None, doc("what the host adds to a step; null: as the policy's engine does")] = None
+    host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
+        None
+    )
     workload: Annotated[
         Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
         Discriminator(_workload_tag),
@@ -173,14 +176,17 @@ class Scenario(Strict):
     replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` GPUs")] = 1
     fleet: Annotated[
         Annotated[list[GroupConfig], Field(min_length=1)] | None,
-        doc("replicas of unlike kinds, group by group, instead of `replicas`"),
+        doc("groups of different replicas, instead of `replicas`"),
     ] = None
-    router: Annotated[Router, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
+    router: Annotated[Router, JsonSchema(router_schema), doc("rule that chooses a replica for each request")] = (
+        "round_robin"
+    )
     kv_transfer: Annotated[
         KVTransferConfig | None, doc("link from groups that prefill to groups that decode; null: its defaults")
     ] = None
     front_end: Annotated[
-        FrontEndConfig | None, doc("what lies between clients and engine; null: nothing, arrivals are the engine's")
+        FrontEndConfig | None,
+        doc("layer between clients and engine; null: none, requests reach the engine as they arrive"),
     ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()

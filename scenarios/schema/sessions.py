@@ -32,16 +32,16 @@ class SessionConfig(Strict):
 
     turns: Annotated[CountConfig, doc("questions of a session"), Unit("turns")]
     think_time_s: Annotated[TimeConfig, doc("time between an answer and the next question")] = 0.0
-    context: Annotated[
-        Literal["accumulate", "independent"], doc("whether a prompt contains the conversation so far")
-    ] = "accumulate"
+    context: Annotated[Literal["accumulate", "independent"], doc("a prompt contains the conversation so far")] = (
+        "accumulate"
+    )
     steps: Annotated[CountConfig, doc("requests of a turn, each but the last ending in a tool call")] = 1
     tool_time_s: Annotated[TimeConfig, doc("time that a tool call takes")] = 0.0
     tool_tokens: Annotated[
         LengthConfig | None, doc("new tokens after a tool call; null: as `input`"), Unit("tokens")
     ] = None
     max_context_tokens: Annotated[
-        Length | None, doc("a session ends before a request whose prompt and answer would be longer; null: no limit")
+        Length | None, doc("largest prompt and answer together; a session ends before a longer request; null: no limit")
     ] = None
 
     @model_validator(mode="after")

@@ -45,15 +45,16 @@ class TraceConfig(Strict):
         int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
     ] = 1
     arrival: Annotated[
-        ArrivalConfig | None, doc("arrivals drawn in place of the recorded ones; null: those of the trace, or all at 0")
+        ArrivalConfig | None,
+        doc("generated arrivals instead of the recorded ones; null: those of the trace, or all at 0"),
     ] = None
-    jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
+    jitter_s: Annotated[Seconds, doc("each arrival is delayed by a random time below this")] = 0.0
     strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
     time_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
     ] = None
     columns: Annotated[
-        dict[str, str] | None, doc("native columns and what the file calls them, to read a log of any other layout")
+        dict[str, str] | None, doc("native columns and their names in the file, to read a log of any other layout")
     ] = None
     input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
     output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
@@ -62,7 +63,7 @@ class TraceConfig(Strict):
     ] = "skip"
     sessions: Annotated[
         Literal["recorded", "closed_loop"],
-        doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
+        doc("arrivals of a session's later requests: at recorded times, or after the answer with the trace's pauses"),
     ] = "recorded"
 
     @field_validator("columns", "format")
@@ -88,7 +89,7 @@ class TraceWorkload(Strict):
 
     trace: Annotated[TraceConfig, doc("trace to replay")]
     max_tokens: Annotated[
-        Count | None, doc("cap on the output of requests that bring none; null: the trace's largest output")
+        Count | None, doc("cap on the output of requests without their own; null: the trace's largest output")
     ] = None
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: those of the trace")] = None

@@ -53,14 +53,18 @@ class ClassConfig(Strict):
 
     name: Annotated[str, Field(min_length=1), doc("name of the class, in results and in `engine.class_weights`")]
     share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
-    arrival: Annotated[AnyArrival | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
+    arrival: Annotated[AnyArrival | None, doc("arrivals of this class alone; null: a share of the workload's")] = None
     input: Annotated[LengthConfig, doc("prompt lengths"), Unit("tokens")]
     output: Annotated[LengthConfig, doc("output lengths"), Unit("tokens")]
     corr: Annotated[Correlation, doc("rank correlation of a request's input and output (Spearman's rho)")] = 0.0
-    prefix: Annotated[Prefix | None, doc("text before each prompt that others share; null: none")] = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
+    prefix: Annotated[Prefix | None, doc("text at the start of each prompt that other prompts share; null: none")] = (
+        None
+    )
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
-    session: Annotated[SessionConfig | None, doc("what each arrival begins; null: a single request")] = None
+    session: Annotated[
+        SessionConfig | None, doc("sessions, one of which starts at each arrival; null: single requests")
+    ] = None
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
     @model_validator(mode="after")
@@ -80,18 +84,24 @@ class PresetClass(Strict):
     that its classes share, the preset gives the lengths alone, unless the class has a `rate`.
     """
 
-    preset: Annotated[PresetName, doc("published traffic that this is like")]
+    preset: Annotated[PresetName, doc("name of published traffic that the class follows")]
     name: Annotated[str, Field(min_length=1), doc("name of the class; of several tenants, what their names begin with")]
     rate: Annotated[Rate | None, doc("mean rate; null: that of the trace"), Unit("requests/s")] = None
     share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
     arrival: Annotated[AnyArrival | None, doc("other arrivals; null: the preset's")] = None
     input: Annotated[LengthConfig | None, doc("other prompt lengths; null: the preset's"), Unit("tokens")] = None
     output: Annotated[LengthConfig | None, doc("other output lengths; null: the preset's"), Unit("tokens")] = None
-    corr: Annotated[Correlation | None, doc("another rank correlation of the two; null: the preset's")] = None
-    prefix: Annotated[Prefix | None, doc("text before each prompt that others share; null: none")] = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
+    corr: Annotated[
+        Correlation | None, doc("rank correlation of input and output (Spearman's rho); null: the preset's")
+    ] = None
+    prefix: Annotated[Prefix | None, doc("text at the start of each prompt that other prompts share; null: none")] = (
+        None
+    )
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
-    session: Annotated[SessionConfig | None, doc("what each arrival begins; null: a single request")] = None
+    session: Annotated[
+        SessionConfig | None, doc("sessions, one of which starts at each arrival; null: single requests")
+    ] = None
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
     def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
@@ -164,7 +174,7 @@ class GeneratedWorkload(Strict):
         }
     )
 
-    preset: Annotated[PresetName | None, doc("published traffic that this is like, in place of classes")] = None
+    preset: Annotated[PresetName | None, doc("name of published traffic, instead of classes")] = None
     rate: Annotated[
         Rate | None,
         doc("mean rate of the preset, all its classes together; null: that of the trace"),
@@ -176,13 +186,13 @@ class GeneratedWorkload(Strict):
     duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
     arrival: Annotated[
         SharedArrival | None,
-        doc("arrivals that classes without their own share; a rate alone scales those that classes have"),
+        doc("arrivals that classes share if they have no own; a rate alone scales the arrivals of all classes"),
     ] = None
     classes: Annotated[
         Annotated[tuple[AnyClass, ...], Field(strict=False, min_length=1)] | None,
         doc("kinds of requests, one mapping each; null: those of the preset"),
     ] = None
-    max_tokens: Annotated[Length | None, doc("cap on an output where a class has none")] = None
+    max_tokens: Annotated[Length | None, doc("cap on an output, if its class has none")] = None
     client: Annotated[ClientConfig | None, doc("timeouts and retries where a class has none; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: none")] = None
 

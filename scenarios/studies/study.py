@@ -38,7 +38,7 @@ _RANGE_KEYS = ("from", "to", "steps", "scale")
 class StudyFile(Strict):
     """A study's YAML."""
 
-    name: Annotated[str | None, doc("The study's name; the file's unless given")] = None
+    name: Annotated[str | None, doc("The study's name; default: that of the file")] = None
     scenario: Annotated[str | dict[str, Any], doc("A shipped scenario, a path from this file's folder, or a mapping")]
     vary: Annotated[
         dict[str, Any] | None,
@@ -46,12 +46,12 @@ class StudyFile(Strict):
         doc("Keys of the scenario: a list of values, or {from, to, steps, scale}; several make a grid"),
     ] = None
     points: Annotated[
-        list[dict[str, Any]] | None, doc("Instead of `vary`: the points one by one, a mapping of keys to values each")
+        list[dict[str, Any]] | None, doc("Instead of `vary`: a list of points, each a mapping of keys to values")
     ] = None
     samples: Annotated[
-        int | None, Field(ge=1), doc("So many random points that cover what `vary` spans, instead of its grid")
+        int | None, Field(ge=1), doc("Number of random points over the ranges of `vary`, instead of its grid")
     ] = None
-    seeds: Annotated[int, Field(ge=1), doc("Runs of each point, with the scenario's seed and those after it")] = 1
+    seeds: Annotated[int, Field(ge=1), doc("Runs of each point, with the scenario's seed and the seeds after it")] = 1
 
 
 @dataclass(frozen=True, slots=True)

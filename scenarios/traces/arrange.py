@@ -45,13 +45,15 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
         arrival /= 1e9
     after, dropped = _followed(columns, place, names)
     if dropped:
-        notes.append(f"{plural(dropped, 'request')} with an unknown or later request ahead: at the recorded time")
+        notes.append(
+            f"{plural(dropped, 'request')} that follow an unknown or later request: replayed at the recorded time"
+        )
     steps = np.diff(arrival)
     count = len(arrival)
     copy = np.zeros(count, dtype=np.int64)
     if options.loop > 1:
         arrival, place, copy, after = _repeated(arrival, place, after, options)
-        notes.append(f"replayed {options.loop:,} times; the copies have the same contents, which a prefix cache finds")
+        notes.append(f"replayed {options.loop:,} times; a prefix cache finds the copies, which have equal contents")
     if options.jitter_s:
         notes.append(f"jitter: each arrival moved by up to {options.jitter_s:g} s (seed {options.seed})")
         arrival = arrival + _jitter(len(arrival), options.seed, after) * options.jitter_s

@@ -112,7 +112,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
 
 
 def _fits(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:
-    """Whether there are blocks enough for all that the plan computes."""
+    """True if there are enough blocks for all that the plan computes."""
     needed = state.batch.blocks_needed() if plan.decode else 0
     return needed + sum([cdiv(chunk.num_tokens, state.batch.block_size) for chunk in plan.prefill]) <= cache.num_free
 

@@ -73,11 +73,11 @@ class Clock(simpy.Environment):
 
     @property
     def has_events(self) -> bool:
-        """Whether anything is still to happen but ticks."""
+        """True if events other than ticks are still to come."""
         return len(self._queue) > self._ticks
 
     def is_due(self) -> bool:
-        """Whether anything else happens now."""
+        """True if another event happens now."""
         return bool(self._queue) and self._queue[0][0] <= self._now
 
     def skip_to(self, time_s: float) -> bool:

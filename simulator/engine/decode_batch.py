@@ -188,7 +188,7 @@ class DecodeBatch:
             del self._fresh[last_token_s]
 
     def is_overrun(self, live: RequestState) -> bool:
-        """Whether it has its last token, and decodes on until that is known."""
+        """True if the request has its last token and keeps decoding until this is known."""
         return live in self._overrun
 
     @property

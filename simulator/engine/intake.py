@@ -86,9 +86,9 @@ class Intake:
         self.wake()
 
     def has_begun(self, row: int) -> bool:
-        """Whether the client of a request has its first token before now; False where answers come whole.
+        """True if the client of a request has its first token before now; False if answers come whole.
 
-        With asynchronous scheduling the token of a step under way is known before it is there.
+        With asynchronous scheduling the time of a token is known before the token is there.
         """
         state = self._replica.state
         live = state.lives.get(row)

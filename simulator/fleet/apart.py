@@ -45,7 +45,7 @@ def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Route
 
 
 def looks_always(router: Router, signal_interval_s: float) -> bool:
-    """Whether the router looks at the loads of every arrival's moment."""
+    """True if the router reads the current loads at every arrival."""
     return RouterFeatures.of(router).reads_loads and signal_interval_s == 0
 
 

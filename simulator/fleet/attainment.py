@@ -1,4 +1,4 @@
-"""Whether a request met the limits of its class, told as it ends: what an autoscaler sees of an SLO."""
+"""Tells, as a request ends, if it met the limits of its class: an autoscaler's view of an SLO."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ SECONDS: dict[str, Callable[[RequestState], float]] = {
 
 
 def within_limits(slo: Slo, live: RequestState) -> bool:
-    """Whether a finished request met its limits on the latencies of `SECONDS`."""
+    """True if a finished request met its limits on the latencies of `SECONDS`."""
     limits = slo.per_request(live.class_name)
     return all(SECONDS[name](live) <= limit_ms / 1e3 for name, limit_ms in limits.items() if name in SECONDS)

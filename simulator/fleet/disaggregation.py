@@ -105,7 +105,7 @@ class Disaggregation:
             self._abort(half, half.prefilled)
 
     def has_begun(self, replica: int, row: int) -> bool:
-        """Whether the client of a request has got a first token before now."""
+        """True if the client of a request got its first token before now."""
         half = self._between.get(row)
         if half is not None:
             return half.prefilled is not None

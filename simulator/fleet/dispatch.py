@@ -35,7 +35,7 @@ class Dispatch:
         self._intakes[replica].abort(row)
 
     def has_begun(self, replica: int, row: int) -> bool:
-        """Whether the client of a request that this replica has got a first token before now."""
+        """True if the client of a request on this replica got its first token before now."""
         return self._intakes[replica].has_begun(row)
 
     def choose(self, request: Request) -> int:

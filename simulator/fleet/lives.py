@@ -35,7 +35,7 @@ class Life:
     end_s: float = nan
 
     def is_ready(self, now_s: float) -> bool:
-        """Whether it takes requests."""
+        """True if the replica takes requests."""
         return self.ready_s <= now_s and self.drain_s != self.drain_s
 
 

@@ -22,7 +22,7 @@ from simulator.results.records import Cause, Status
 
 
 def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
-    """Whether requests are prefilled here and decoded there. Raises InputError for groups that do not go together."""
+    """True if some groups prefill and others decode. Raises InputError for groups that do not fit together."""
     roles = {group.role for group in groups}
     if roles == {"both"}:
         return False

@@ -42,10 +42,14 @@ class Gpu:
     link_gb_s: Annotated[float, doc("link to the other GPUs of the node, per GPU and direction")]
     usd_per_hour: Annotated[float | None, doc("price of a GPU; null: unknown"), Unit("USD/h")]
     source: Annotated[str, doc("where the figures come from")]
-    fp8_tflops: Annotated[float | None, doc("dense fp8 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
-    fp4_tflops: Annotated[float | None, doc("dense fp4 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
+    fp8_tflops: Annotated[float | None, doc("dense fp8 compute; null: none, so bf16's is taken"), Unit("TFLOP/s")] = (
+        None
+    )
+    fp4_tflops: Annotated[float | None, doc("dense fp4 compute; null: none, so bf16's is taken"), Unit("TFLOP/s")] = (
+        None
+    )
     l2_mib: Annotated[
-        float, doc("size of the L2 cache; 0: unknown, nothing is taken to be found in it"), Unit("MiB")
+        float, doc("size of the L2 cache; 0: unknown, and no data counts as cached there"), Unit("MiB")
     ] = 0.0
 
     @property

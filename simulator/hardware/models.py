@@ -64,12 +64,12 @@ class Model:
         doc("precision of products; auto: fp8 where a weight is a byte, else bf16; nvfp4 (or fp4): 0.5625 bytes"),
     ] = "auto"
     sliding_window: Annotated[
-        int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
+        int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all tokens in any case")
     ] = 0
     full_attention_layers: Annotated[int, doc("layers without that window")] = 0
     expert_dtype: Annotated[
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
-        doc("precision of routed experts' weights, where it is not that of the others; mxfp4_mxfp8: tokens in mxfp8"),
+        doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
 
     @property

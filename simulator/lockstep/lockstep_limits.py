@@ -1,4 +1,4 @@
-"""Whether a lockstep is within its limits, not within them, or too noisy to tell."""
+"""Judges a lockstep: within its limits, not within them, or too noisy to tell."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _changed(controls: dict[str, float]) -> str:
 
 
 def _direction(errors: StepErrors) -> int:
-    """Whether steps are predicted too long (1), too short (-1), or rather some the one way, some the other (0)."""
+    """1 if steps are mostly predicted too long, -1 if mostly too short, 0 if the errors go both ways."""
     return 0 if abs(errors.bias) < errors.mape / 2.0 else (1 if errors.bias > 0 else -1)
 
 

@@ -30,7 +30,7 @@ class BlockTables(Protocol):
 
     @property
     def shares_blocks(self) -> bool:
-        """Whether a block may be in several tables."""
+        """True if a block may be in several tables."""
 
     @property
     def num_blocks(self) -> int: ...

@@ -20,7 +20,7 @@ class PartColumns:
 
     replicas: Ints  # the most that there could be
     replica_seconds: Annotated[Floats, doc("that it was there"), Unit("s")]
-    requests: Annotated[Ints, doc("given to it, of those measured"), Unit("requests")]
+    requests: Annotated[Ints, doc("of the measured requests, those given to it"), Unit("requests")]
     completed: Annotated[Ints, doc("with all their tokens"), Unit("requests")]
     rejected: Annotated[Ints, doc("refused by it"), Unit("requests")]
     input_tokens: Annotated[Ints, doc("of the completed requests")]
@@ -30,7 +30,9 @@ class PartColumns:
     kv_utilization_mean: Annotated[Floats, doc("used / usable KV blocks, mean over time"), Unit("share")]
     kv_utilization_peak: Annotated[Floats, doc("the same, at the fullest moment"), Unit("share")]
     preemptions: Annotated[Ints, doc("of requests that it served")]
-    prefix_cache_hit_rate: Annotated[Floats, doc("prompt tokens found in the prefix cache / asked for"), Unit("share")]
+    prefix_cache_hit_rate: Annotated[
+        Floats, doc("prompt tokens found in the prefix cache / tokens looked up"), Unit("share")
+    ]
 
     def entry(self, part: int) -> dict[str, int | float | None]:
         """One part by the names of the columns; None for what is undefined."""

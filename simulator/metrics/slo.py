@@ -36,12 +36,12 @@ class Slo:
 
     @property
     def limits(self) -> bool:
-        """Whether any request has a limit."""
+        """True if any request has a limit."""
         return bool(self.per_request()) or any(own.limits for own in self.classes.values())
 
     @property
     def has_targets(self) -> bool:
-        """Whether there is a target on a distribution or an attainment, of all requests or of a class."""
+        """True if a distribution or an attainment has a target, over all requests or over a class."""
         own = bool(self.targets) or self.attainment is not None
         return own or any(each.has_targets for each in self.classes.values())
 

@@ -200,7 +200,7 @@ _TABLE = (
         better=-1, by_class=True,
     ),
     Metric(
-        "prefix_cache_hit_rate", "prefix hits", FRACTION, "prompt tokens found in the prefix cache / asked for",
+        "prefix_cache_hit_rate", "prefix hits", FRACTION, "prompt tokens found in the prefix cache / tokens looked up",
         _prefix_cache_hit_rate, better=1, by_class=True,
     ),
     Metric(

@@ -145,7 +145,7 @@ def _longest(seconds: Floats) -> float:
 
 
 def saturated(records: Records, window: Window, waiting: Waits) -> bool:
-    """Whether the queue keeps growing over the measured window: such a run has no steady state to take means of.
+    """True if the queue keeps growing over the measured window: such a run has no steady state to take means of.
 
     Only the time in which the measured requests arrive counts, as every queue drains afterwards. It is cut in thirds
     with mean queue depths q1, q2, q3, over n arrivals. The run is saturated if all of these hold:

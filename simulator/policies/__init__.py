@@ -29,6 +29,8 @@ DEFAULT_POLICY = "chunked_prefill"
 """The policy of a scenario that names none. Plans and remedies propose it."""
 PLAIN_POLICY = "continuous"
 """The policy that plans and remedies propose beside the default: prompts before the decodes, nothing to set."""
+COMPARED = ("static", PLAIN_POLICY, "preemptive", DEFAULT_POLICY)
+"""The policies that are compared where a user names none: one of each kind."""
 
 
 def built_in_policies() -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def rules_of(policy: str) -> str:
 
 
 def _declared(policy: str, name: str) -> Any:
-    """What a policy's file declares under a name; None where it does not."""
+    """The value that a policy's file gives a name; None if it has no such name."""
     return getattr(sys.modules[policy_class(policy).__module__], name, None)
 
 

@@ -115,7 +115,7 @@ class Preemptive:
 
 
 def _less_important(other: RequestView | None, request: RequestView) -> bool:
-    """Whether `other`, if any, is of lower priority than `request`."""
+    """True if there is an `other` and it has a lower priority than `request`."""
     return other is not None and other.priority > request.priority
 
 

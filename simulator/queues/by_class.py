@@ -17,8 +17,8 @@ ClassWeights = Annotated[
     dict[str, Annotated[float, Ge(1e-6), Le(1e6)]] | None,
     doc("weight of each class by name; 1 for a class that is not named"),
 ]
-PromptPrice = Annotated[float, Ge(0), Le(1e9), doc("service that a prompt token counts for")]
-OutputPrice = Annotated[float, Ge(0), Le(1e9), doc("service that an output token counts for")]
+PromptPrice = Annotated[float, Ge(0), Le(1e9), doc("service that one prompt token counts as")]
+OutputPrice = Annotated[float, Ge(0), Le(1e9), doc("service that one output token counts as")]
 
 
 class Classes:

@@ -12,7 +12,7 @@ from simulator.queues.by_key import ByKey
 from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 
-Deadline = Annotated[Seconds | None, doc("deadline of a request that brings none; default: the SLO's")]
+Deadline = Annotated[Seconds | None, doc("deadline of a request without its own; default: the SLO's")]
 
 
 def edf(deadline_s: Deadline = None) -> ByKey:

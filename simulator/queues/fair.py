@@ -16,7 +16,8 @@ from simulator.request_state import RequestState
 
 MOST_BOOST = 0.3
 MaxWait = Annotated[
-    PositiveSeconds | None, doc("a wait of w shortens the virtual length by w / max_wait_s; null: never")
+    PositiveSeconds | None,
+    doc("a wait w shortens the virtual length by w / max_wait_s of it, at most 0.3; null: never"),
 ]
 
 

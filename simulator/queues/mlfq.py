@@ -17,7 +17,7 @@ from simulator.queues.decoding_order import DecodingByLevel, Quanta
 from simulator.queues.order import OrderKind
 from simulator.request_state import RequestState
 
-MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level falls by one")]
+MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level moves one level down")]
 PromptQuantum = Annotated[Count, doc("prompt tokens that count as one quantum of the highest level")]
 StarveLimit = Annotated[PositiveSeconds, doc("waiting time after which a request is promoted to the highest level")]
 

@@ -30,7 +30,7 @@ class Order(str):
 
 @dataclass(frozen=True, slots=True)
 class OrderKind:
-    """What the file of an order declares: `make` returns an empty queue, and its arguments are the parameters.
+    """An order as its file declares it. `make` returns an empty queue; its arguments are the order's parameters.
 
     `needs_prefix_cache`: without one the order would be another. `needs_radix_tree`: that cache must be SGLang's.
     `is_internal`: a policy's own, which `engine.order` does not offer.

@@ -1,4 +1,4 @@
-"""What the engine asks of a waiting queue."""
+"""The waiting queue, as the engine uses it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class WaitingQueue(Protocol):
 
     @property
     def timeless(self) -> bool:
-        """Whether the order of the waiting requests changes neither with time nor with the tokens served.
+        """True if the order of the waiting requests depends neither on time nor on the tokens served.
 
-        Where it does, no plan may hold for more than a step while a request waits, nor beyond an arrival.
+        If it does depend on them, no plan may hold for more than a step while a request waits, nor beyond an arrival.
         """
 
     @property
     def meter(self) -> Meter | None:
-        """What the batch tells of its requests; None for an order that does not depend on them."""
+        """Receives what the batch reports of its requests; None for an order that does not depend on them."""
 
     def __len__(self) -> int: ...
 

@@ -10,13 +10,13 @@ from simulator.request_state import RequestState
 
 
 class Prefixes(NamedTuple):
-    """What a prefix cache holds of waiting requests; a replica with a cache tells its queue.
+    """Waiting requests in the prefix cache; a replica with a cache gives this to its queue.
 
-    `hit_tokens(request)`: leading tokens of prompt and answer that are cached. `leading(request, num_tokens)`: equal
-    for requests that begin with the same so many tokens; None where that is unknown, or it has fewer.
+    `hit_tokens(request)`: leading tokens of prompt and answer that are cached. `leading(request, num_tokens)`: a key of
+    its first `num_tokens` tokens, equal for equal tokens; None if these are unknown, or it has fewer.
     `by_subtree(waiting)`: depth first through the radix tree, where most of the waiting end first.
 
-    These are functions, as a policy can reach the queue and may not find the answers of the requests in it.
+    They are functions because a policy can reach the queue, and must not find the answers of the requests there.
     """
 
     hit_tokens: Callable[[RequestState], int]

@@ -16,7 +16,7 @@ from simulator.queues.protocol import WaitingQueue
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
-Aging = Annotated[Seconds | None, doc("waiting time from which on a request goes before all shorter ones")]
+Aging = Annotated[Seconds | None, doc("waiting time after which a request goes before all shorter ones")]
 
 
 def sjf(aging_s: Aging = None) -> WaitingQueue:

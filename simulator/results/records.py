@@ -56,19 +56,19 @@ class RequestColumns(StoredColumns):
     scheduled_s: Annotated[Floats, doc("first time scheduled")]
     first_token_s: Annotated[Floats, doc("when the client had its first token")]
     last_token_s: Annotated[Floats, doc("when the client had its last token")]
-    released_s: Annotated[Floats, doc("when its slot, KV or place in the queue came free")]
+    released_s: Annotated[Floats, doc("when its slot, KV or place in the queue was freed")]
     input_tokens: Annotated[Ints, doc("of its prompt")]
     output_tokens: Annotated[Ints, doc("generated")]
-    max_tokens: Annotated[Ints, doc("the most that it may generate")]
-    priority: Annotated[Ints, doc("lower is more important, as in vLLM")]
+    max_tokens: Annotated[Ints, doc("largest number that it may generate")]
+    priority: Annotated[Ints, doc("priority; a lower number is more important, as in vLLM")]
     class_index: Ints
     preemptions: Annotated[Ints, doc("how often it lost its place")]
-    recomputed_tokens: Annotated[Ints, doc("KV thrown away by preemption, which had to be computed again")]
+    recomputed_tokens: Annotated[Ints, doc("whose KV a preemption dropped and that were computed again")]
     swapped_out_blocks: Annotated[Ints, doc("moved to the host")]
     swapped_in_blocks: Annotated[Ints, doc("moved back")]
     cached_tokens: Annotated[Ints, doc("of the prompt, found in the prefix cache, all admissions together")]
     requeued_s: Annotated[Floats, doc("spent waiting again after preemptions")]
-    aborted_tokens: Annotated[Ints, doc("computed for it in vain, where it was aborted")]
+    aborted_tokens: Annotated[Ints, doc("computed for it in vain, if it was aborted")]
 
     def part(self, some: slice) -> RequestColumns:
         """The columns of some of the requests."""
@@ -133,10 +133,11 @@ class CallColumns:
     """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
 
     attempt: Annotated[
-        Ints, doc("which attempt of its client, from 1; the three columns are there where clients answer back")
+        Ints,
+        doc("number of its client's attempt, from 1; the file has these three columns if clients react to answers"),
     ]
     first_row: Ints  # row of the first attempt: the attempts of one request have the same
-    left_s: Annotated[Floats, doc("when the client lost its patience; empty where it stayed")]
+    left_s: Annotated[Floats, doc("when the client left; empty if it stayed")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,12 @@ class LifeColumns:
     """One entry a life of an autoscaled replica, by replica and start; NaN where it did not come to that."""
 
     replica: Annotated[Ints, doc("its number")]
-    start_s: Annotated[Floats, doc("its GPUs are in use from here")]
-    ready_s: Annotated[Floats, doc("it takes requests from here")]
-    drain_s: Annotated[Floats, doc("to here")]
-    end_s: Annotated[Floats, doc("it is empty, and its GPUs are free; empty: at the end of the run")]
+    start_s: Annotated[Floats, doc("its GPUs are in use from then on")]
+    ready_s: Annotated[Floats, doc("it takes requests from then on")]
+    drain_s: Annotated[Floats, doc("it takes requests until then")]
+    end_s: Annotated[
+        Floats, doc("its last request ended, and its GPUs are free; empty: it ran until the end of the run")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class TransferColumns:
     bytes: Annotated[Ints, doc("moved")]
     ready_s: Annotated[Floats, doc("its first token is there")]
     start_s: Annotated[Floats, doc("the link begins with it")]
-    end_s: Annotated[Floats, doc("all is there")]
+    end_s: Annotated[Floats, doc("the whole transfer has arrived")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class PrefixColumns:
     """One entry a stretch, each behind its parent; the first is the root: all requests, and no token."""
 
     parent: Annotated[
-        Ints, doc("the line, from 0, of the stretch before it; -1 for the first, which stands for all requests")
+        Ints, doc("the line, from 0, of the stretch before it; -1 for the first, which is for all requests")
     ]
     from_tokens: Annotated[Ints, doc("of the prompt, before it")]
     to_tokens: Annotated[Ints, doc("of the prompt, up to its end")]

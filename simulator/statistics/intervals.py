@@ -27,7 +27,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the mean differs from 0 as far as these values can tell."""
+        """True if the interval of the mean does not contain 0."""
         return self.low > 0 or self.high < 0
 
 

@@ -39,7 +39,7 @@ class PercentileInterval:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the values were enough for both ends."""
+        """True if there were enough values for both ends."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 

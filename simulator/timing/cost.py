@@ -89,7 +89,7 @@ class CostModel(Protocol):
 
     @property
     def wants_context_stats(self) -> bool:
-        """Whether `decode_longest` and `decode_squares` are needed, which cost the engine a little to keep."""
+        """True if the model needs `decode_longest` and `decode_squares`, which the engine keeps at a small cost."""
 
     def step_s(self, shape: StepShape) -> float:
         """Seconds of one step; 0.0 for a step without tokens."""

@@ -36,7 +36,7 @@ class Servers(Protocol):
         """The client of a request leaves now."""
 
     def has_begun(self, replica: int, row: int) -> bool:
-        """Whether the client of a request that has not ended has its first token by now."""
+        """True if the client of a request that has not ended has its first token by now."""
 
 
 class _Attempt(NamedTuple):

@@ -1,4 +1,4 @@
-"""What kernel tables say of their GPU's clock: the highest rate of its products, and what was timed twice.
+"""The GPU's clock as kernel tables show it: the highest rate of its products, and kernels that were timed twice.
 
 A product of matrices cannot exceed the tensor cores' rate at the clock of the moment; a datasheet's peak is that rate
 at its rated boost clock. LLMServingSim's tables hold steps of equal decodes twice, in attention.csv and, later, as the

@@ -1,4 +1,4 @@
-"""What is composed of tables, against what was fitted to one model: with that model's own sizes left out.
+"""Errors of costs composed from tables against costs fitted to one model, with that model's own sizes left out.
 
 From the tables go the heads that the model has on a GPU and the widths of its products (but for the outermost of the
 table): what is left is other models. Both then price the same steps, without any host.

@@ -230,7 +230,7 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], othe
 
 
 def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
-    """What is said of runs of mixtures: size and mean of the errors, by the servers' kernels and by others."""
+    """Lines about runs of mixtures: size and mean of the errors, by the servers' kernels and by others."""
     figures = [(100 * median_error(each), 100 * sum(one.error for one in each) / len(each)) for each in (scored, other)]
     (ours, bias), (theirs, other_bias) = figures
     return _MIXTURES.format(len(scored), f"{ours:.1f}", bias, f"{theirs:.1f}", other_bias).splitlines()

@@ -1,4 +1,4 @@
-"""Whether a closed-loop run's own figures can be: the least time that its GPU needs for them, over the time it took.
+"""Tests if a closed-loop run's figures are possible: the least time that its GPU needs, over the time that it took.
 
 With `concurrency` requests in flight, each is answered in TTFT + (osl - 1) x TPOT, and in that time the GPU computes
 `concurrency` prompts and osl - 1 steps of as many decodes. By the datasheet alone,
@@ -47,7 +47,7 @@ def peak_shares(run: SiliconRun) -> tuple[float, float]:
 
 
 def contradicts_itself(run: SiliconRun) -> bool:
-    """Whether the GPU would need more than the time that the run took."""
+    """True if the GPU would need more time than the run took."""
     return sum(peak_shares(run)) > 1.0
 
 

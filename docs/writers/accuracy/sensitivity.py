@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change does to FIGURES: signed fractions of the unchanged run's."""
+    """Effect of a change on FIGURES: signed fractions of the unchanged run's."""
 
     change: Change
     moves: tuple[float, ...]

@@ -69,7 +69,7 @@ class SiliconRun:
 
     @property
     def is_low(self) -> bool:
-        """Whether the constants are fitted to it."""
+        """True if the constants are fitted to this run."""
         return self.concurrency <= LOW_CONCURRENCY
 
     def resolve_model(self) -> Model:
@@ -98,7 +98,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What a run's kernels cost, without any host, and what that comes from; `host` where that is not to be fitted."""
+    """Cost of a run's kernels, without any host, and its source; `host` is given where it is not fitted."""
 
     source: str
     cost: CostModel

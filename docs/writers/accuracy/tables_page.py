@@ -83,7 +83,7 @@ server has, and no other kernel could move a step with prompts as far: its produ
 
 
 class ClockOf(Protocol):
-    """What a profile's source says of the clock (`docs.writers.accuracy.clocks.Clock`); fractions."""
+    """Clock of a profile's source (`docs.writers.accuracy.clocks.Clock`); fractions."""
 
     @property
     def name(self) -> str: ...
@@ -202,7 +202,7 @@ def parts_section(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _errors(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tables say of their own errors, as a table."""
+    """The errors that tables state of themselves, as a table."""
     lines = [
         "| tables | software | kernel | left out | rows | mean | median | p95 | bias |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",

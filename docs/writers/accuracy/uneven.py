@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """What a profile's source measured of unequal batches: decodes alone, and beside prompts."""
+    """Unequal batches that a profile's source measured: decodes alone, and beside prompts."""
 
     name: str
     card: str

@@ -23,7 +23,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What came out: figures by name, which texts and expectations refer to, and the tables to show."""
+    """Result of a claim: figures by name, which texts and expectations refer to, and the tables to show."""
 
     figures: Figures
     tables: Sequence[Table]
@@ -31,7 +31,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a figure should be, and how far off it may be."""
+    """Expected value of a figure, and its tolerance."""
 
     figure: str
     value: float

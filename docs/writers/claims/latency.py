@@ -214,7 +214,7 @@ def _preemption() -> ClaimResult:
 
 
 def _outcome(result: Result) -> dict[str, float]:
-    """What claim 14 asks of one run, in the order of `_MEANS`."""
+    """The figures of one run that claim 14 needs, in the order of `_MEANS`."""
     by_class = summarize_by_class(result.records, slo=result.scenario.resolve_slo())
     urgent, other = by_class[_URGENT], by_class[_OTHER]
     found = (
@@ -241,31 +241,31 @@ CLAIMS = (
         LOW,
         "for short answers only",
         "8B chat on an A100: as good to {chat_as_good_to:g}/s; answers of 1 to 8 tokens: to {short_as_good_to:g}/s",
-        "As good means here a mean latency within 10 %. What counts is the rate times the time that a request takes:"
-        " at 10 requests per second static batching is as good for answers of 1 to 8 tokens of a 0.6B model on an"
-        " H200 ({small_at_10:.2f}), and with an 8B model on an A100 up to {short_as_good_to:g}/s. Throughput is the"
-        " same as long as static batching carries the load at all.",
-        "For chat with an 8B model on an A100 static batching carries {chat_static_capacity:.1f} requests per"
-        " second; at 10 its queue grows without end. Latency is worse long before: {chat_at_1:.1f} times at 1/s, and"
-        " as good only up to about {chat_as_good_to:g}/s, where requests seldom meet. A batch_timeout_s above 0 adds"
-        " to that.",
+        "As good means here a mean latency within 10 %. The rate times the time of a request decides. At 10 requests"
+        " per second static batching is as good for answers of 1 to 8 tokens of a 0.6B model on an H200"
+        " ({small_at_10:.2f}). With an 8B model on an A100 it is as good up to {short_as_good_to:g}/s. Throughput is"
+        " equal as long as static batching can serve the load at all.",
+        "For chat with an 8B model on an A100 static batching can serve {chat_static_capacity:.1f} requests per"
+        " second; at 10 its queue grows without end. Latency is worse at much lower rates: {chat_at_1:.1f} times at"
+        " 1/s. It is as good only up to about {chat_as_good_to:g}/s, where requests rarely meet. A batch_timeout_s"
+        " above 0 adds to that.",
         _low,
     ),
     Claim(
         11,
         PERCENTILES,
-        "both, of different latencies",
+        "both, for different latencies",
         "p99 of e2e latency x {e2e_p99_ratio:.2f}; p99 of ITL x {itl_p99_light:.1f} at a light load, x"
         " {itl_p99_stall:.1f} at a heavy one",
-        "'p99 much better' is right of whole answers: at 1 request per second p99 of TTFT is {ttft_p99_ratio:.1%} of"
-        " static batching's and p99 of e2e latency {e2e_p99_ratio:.0%}, for no answer waits for a batch of strangers to"
-        " end. 'p99 worse' is right of the gaps between tokens (ITL) once the load is such that prompts strike more"
-        " than 1 % of them: at 6 per second {itl_p99_stall:.1f} times with prompts in steps of their own"
-        " (`continuous`), {itl_p99_mixed:.1f} times with prompts in the same step (`chunked_prefill`). A static"
-        " batch that decodes is never interrupted.",
+        "'p99 much better' is right for whole answers. At 1 request per second p99 of TTFT is {ttft_p99_ratio:.1%} of"
+        " static batching's, and p99 of e2e latency is {e2e_p99_ratio:.0%}, because no request waits for a batch of"
+        " other requests to end. 'p99 worse' is right for the gaps between tokens (ITL), once the load is so high"
+        " that prompts make more than 1 % of them longer. At 6 per second p99 is {itl_p99_stall:.1f} times static"
+        " batching's with prompts in steps of their own (`continuous`), and {itl_p99_mixed:.1f} times with prompts in"
+        " the same step (`chunked_prefill`). A static batch that decodes is never interrupted.",
         "'p99 worse' is wrong at a light load: at 1 per second p99 of ITL is {itl_p99_light:.0%} of static"
-        " batching's. 'p50 as with static batching' is right of ITL only ({itl_p50_ratio:.2f}): p50 of TTFT falls to"
-        " {ttft_p50_ratio:.1%}, p50 of e2e latency to {e2e_p50_ratio:.0%}, and further the higher the load is.",
+        " batching's. 'p50 as with static batching' is right for ITL only ({itl_p50_ratio:.2f}). p50 of TTFT falls to"
+        " {ttft_p50_ratio:.1%} and p50 of e2e latency to {e2e_p50_ratio:.0%}; both fall further as the load grows.",
         _percentiles,
     ),
     Claim(
@@ -273,35 +273,36 @@ CLAIMS = (
         CHUNKS,
         "holds below 512",
         "TTFT x {ttft_128_over_512:.1f} from 512 down to 128, x {ttft_8192_over_512:.2f} from 512 up to 8,192",
-        "Below 512 the trade is as claimed: a chunk of 128 costs {ttft_128_over_512:.1f} times the TTFT, for every"
-        " step reads all the weights. p99 of TPOT rises with the chunk all the way, {tpot_p99_8192_over_128:.1f}"
-        " times from 128 to 8,192.",
-        "From 512 to 8,192 TTFT hardly changes (x {ttft_8192_over_512:.2f}): the GPU's arithmetic is the bound"
-        " already, so large chunks buy nothing. And p99 of ITL does not say what large chunks cost. It rises"
-        " {itl_p99_4096_over_128:.0f} times from 128 to 4,096 and falls beyond, at 8,192 to"
-        " {itl_p99_8192_over_2048:.2f} of that at 2,048, for less than 1 % of the gaps hold a chunk then, while the"
-        " longest are {itl_longest_8192_over_2048:.1f} times as long as at 2,048.",
+        "Below 512 the trade is as claimed: a chunk of 128 costs {ttft_128_over_512:.1f} times the TTFT, because"
+        " every step reads all the weights. p99 of TPOT rises with the chunk all the way,"
+        " {tpot_p99_8192_over_128:.1f} times from 128 to 8,192.",
+        "From 512 to 8,192 TTFT hardly changes (x {ttft_8192_over_512:.2f}): the GPU's arithmetic is already the"
+        " limit, so larger chunks gain nothing. And p99 of ITL does not show the cost of large chunks. It rises"
+        " {itl_p99_4096_over_128:.0f} times from 128 to 4,096 and then falls. At 8,192 it is"
+        " {itl_p99_8192_over_2048:.2f} of that at 2,048, because less than 1 % of the gaps then hold a chunk. But the"
+        " longest gaps are {itl_longest_8192_over_2048:.1f} times as long as at 2,048.",
         _chunks,
     ),
     Claim(
         14,
         PREEMPTION,
-        "pause, or the queue's order; and swap",
+        "pause, or order: priority; and swap",
         "all in time: pause preempts {preemptions_pause:.0f} times, swap {preemptions_swap:.0f};"
         " {attainment_order:.1%}: order: priority, {preemptions_order:.0f}",
-        "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): a request that"
-        " loses its slot keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts"
-        " only when memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99"
-        " at high throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
-        " {ttft_order:,.0f}, at {throughput_overlap:,.0f} tok/s, the most of all, and others are served soonest too."
-        " `auto` always swaps here.",
-        "Reserving everything never preempts, and makes urgent requests wait for a slot and memory like all others"
-        " ({attainment_reserved:.1%} in time even at the head of the queue). Preempting by recomputing is fast for"
-        " the urgent ({ttft_recompute:.0f} ms), but feeds on itself: {preemptions_recompute:.0f} preemptions, as"
-        " what is computed again keeps memory and slots busy, and {throughput_recompute_over_swap:.0%} of swap's"
-        " throughput. If it must be, victims with the least progress have least to compute again"
-        " ({preemptions_progress:.0f} preemptions, {throughput_progress:,.0f} tok/s), those with the most memory"
-        " most ({preemptions_memory:.0f}, {throughput_memory:,.0f}).",
+        "If every urgent request must be in time, `pause` preempts least ({preemptions_pause:.0f} times): a request"
+        " that loses its slot keeps its KV in place. If nearly all must be in time, it is `order: priority`, which"
+        " preempts only when memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO)."
+        " For a low p99 at high throughput it is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f}"
+        " ms instead of {ttft_order:,.0f}, at {throughput_overlap:,.0f} tok/s, the most of all, and the other"
+        " requests are served soonest too. `auto` always swaps here.",
+        "Reserving all memory never preempts, but urgent requests then wait for a slot and memory like all others"
+        " ({attainment_reserved:.1%} in time, even at the head of the queue). Preemption by recompute is fast for"
+        " urgent requests ({ttft_recompute:.0f} ms), but it causes more of itself: tokens that are computed again"
+        " keep memory and slots busy. It makes {preemptions_recompute:.0f} preemptions, and"
+        " {throughput_recompute_over_swap:.0%} of swap's throughput. If recompute is the only way, victims with the"
+        " least progress have the least to compute again ({preemptions_progress:.0f} preemptions,"
+        " {throughput_progress:,.0f} tok/s), and those with the most memory have the most ({preemptions_memory:.0f},"
+        " {throughput_memory:,.0f}).",
         _preemption,
     ),
 )

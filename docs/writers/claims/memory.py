@@ -95,12 +95,12 @@ CLAIMS = (
         SWAP,
         "wrong by a factor of {off_by:.0f}",
         "{ms_per_gb:.0f} ms per GB over PCIe 4.0 x16",
-        "2 ms per GB are {gb_s_for_2_ms:.0f} GB/s. Only a link such as a Grace Hopper's NVLink-C2C comes near it. An"
-        " A100's own memory is faster than that, but a copy that stays there is no swap to host memory.",
-        "An A100 hangs on PCIe 4.0 x16: 32 GB/s by name, about 25 in copies. {moved_gb:.2f} GB out and in cost"
+        "2 ms per GB are {gb_s_for_2_ms:.0f} GB/s. Only a link such as a Grace Hopper's NVLink-C2C comes near that."
+        " An A100's own memory is faster, but a copy within it is no swap to host memory.",
+        "An A100 is connected by PCIe 4.0 x16: 32 GB/s nominal, about 25 in copies. {moved_gb:.2f} GB out and in cost"
         " {lost_ms:.0f} ms, {ms_per_gb:.0f} ms per GB. That is still {recompute_over_swap:.1f} times cheaper than"
-        " computing the {recomputed_tokens:,.0f} tokens again ({recompute_ms:.0f} ms). Blocks copied one by one"
-        " reach less of the link, and cost more; a copy that overlaps with computing stalls no request, and costs"
+        " computing the {recomputed_tokens:,.0f} tokens again ({recompute_ms:.0f} ms). Blocks that are copied one by"
+        " one use less of the link and cost more. A copy that runs during computation stops no request and costs"
         " less.",
         _swap,
     ),
@@ -110,14 +110,14 @@ CLAIMS = (
         "needs a condition",
         "{gb_grouped:.2f} GB per request with grouped-query attention, {gb_all_heads:.1f} GB without;"
         " {fit_grouped:.0f} or {fit_all_heads:.0f} fit in 40 GB",
-        "40 GB are the KV of a batch of {requests_of_40_gb:.0f} requests of 4,096 tokens with grouped-query"
-        " attention (Llama 2 70B and later), or of four where every head keeps its own keys and values. So 80 GB"
-        " with 40 GB of weights serve {fit_grouped:.0f} such requests at once, or {fit_all_heads:.0f}. Requests are"
-        " rarely full: at 1,024 tokens each it is {short_grouped:.0f}, or {short_all_heads:.0f}.",
-        "Per request it is wrong for any 70B model of 80 layers: {gb_grouped:.2f} GB, or {gb_all_heads:.1f} GB"
-        " without grouped queries. And 40 GB of weights are 70 billion parameters at 4.6 bits: in bf16 they are 140"
-        " GB, and do not fit one GPU of 80 GB. A server also keeps a share free for activations and graphs"
-        " (`batchlab kv`).",
+        "40 GB are the KV of a batch of {requests_of_40_gb:.0f} requests of 4,096 tokens with grouped-query attention"
+        " (Llama 2 70B and later), or of four requests if every head keeps its own keys and values. So 80 GB with 40"
+        " GB of weights serve {fit_grouped:.0f} such requests at once, or {fit_all_heads:.0f}. Requests are rarely"
+        " that long: with 1,024 tokens each, {short_grouped:.0f} fit, or {short_all_heads:.0f}.",
+        "As a figure for one request it is wrong for any 70B model of 80 layers: {gb_grouped:.2f} GB, or"
+        " {gb_all_heads:.1f} GB without grouped queries. And 40 GB of weights are 70 billion parameters at 4.6 bits."
+        " In bf16 they are 140 GB, and do not fit one GPU of 80 GB. A server also keeps a share free for activations"
+        " and graphs (`batchlab kv`).",
         _seventy,
     ),
 )

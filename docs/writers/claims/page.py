@@ -33,7 +33,7 @@ the claim is about slots. CV is the coefficient of variation: standard deviation
 
 @cache
 def measured(claim: Claim) -> ClaimResult:
-    """What the claim's runs gave; they are run once."""
+    """Result of the claim's runs; they are run once."""
     found = claim.measure()
     run.cache_clear()  # runs are shared within a claim; their records need not be kept for the next
     return found
@@ -46,7 +46,7 @@ def page() -> str:
 
 
 def head() -> str:
-    """What comes before the first row of the table of claims."""
+    """Text before the first row of the table of claims."""
     text = _HEAD.format(first=CLAIMS[0].scenario)
     return f"{text}\n| | claim | verdict | measured |\n| --- | --- | --- | --- |"
 

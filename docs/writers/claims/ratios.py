@@ -199,21 +199,21 @@ CLAIMS = (
         "each under its own condition",
         "1x for equal lengths, {ratio_cv05_b8:.1f}x to {ratio_cv4_b256:.0f}x by spread and batch; {equal_15:.0f}x"
         " the load at equal latency",
-        "With more work than either can do, and memory for all slots: 2-4x at a coefficient of variation (CV) of 0.5"
-        " with 32 slots or more ({ratio_cv05_b32:.1f} to {ratio_cv05_b256:.1f}) and at any larger spread with 8"
-        " ({ratio_cv1_b8:.1f} to {ratio_cv4_b8:.1f}); 3-5x at a CV of 1 with up to 32; 5-15x at a CV of 1 with 32 to"
-        " 256 ({ratio_cv1_b32:.1f} to {ratio_cv1_b256:.0f}); 10-20x at a CV of 2 with 128 to 256"
-        " ({ratio_cv2_b128:.0f} to {ratio_cv2_b256:.0f}); above 20x only at a CV of 4 with 256"
-        " ({ratio_cv4_b256:.0f}). Outputs of public traces (Azure, Mooncake, ServeGen) have CVs of 0.7 to 2.1. 40x"
-        " is there at equal latency, which is what Orca and vLLM's papers give: if answers may take 1.5 times as"
-        " long as on an empty server, continuous batching carries {equal_15:.0f} times the load, if 2 times,"
-        " {equal_2:.0f}. It is there too if the baseline has no batching at all ({ratio_no_batching:.0f}), and half"
-        " of it where the cache is so small that reserving max_tokens leaves a batch of {batch_memory_small:.0f}"
-        " ({ratio_memory_small:.0f}).",
-        "With equal lengths there is nothing to win ({ratio_cv0_b32:.2f}). At half of what static batching carries"
-        " throughput is equal ({ratio_half_load:.2f}), for both serve what comes, while whole answers come"
-        " {e2e_half_load:.1f} times sooner. A ratio without lengths, batch, load and latency says nothing. And"
-        " published figures hold other things too: kernels, a framework's overhead for each token, another batch"
+        "These ratios need more load than either policy can serve, and memory for all slots. 2-4x: a coefficient of"
+        " variation (CV) of 0.5 with 32 slots or more ({ratio_cv05_b32:.1f} to {ratio_cv05_b256:.1f}), or any larger"
+        " spread with 8 ({ratio_cv1_b8:.1f} to {ratio_cv4_b8:.1f}). 3-5x: a CV of 1 with up to 32 slots. 5-15x: a CV"
+        " of 1 with 32 to 256 slots ({ratio_cv1_b32:.1f} to {ratio_cv1_b256:.0f}). 10-20x: a CV of 2 with 128 to 256"
+        " ({ratio_cv2_b128:.0f} to {ratio_cv2_b256:.0f}). Above 20x: only a CV of 4 with 256 ({ratio_cv4_b256:.0f})."
+        " Outputs of public traces (Azure, Mooncake, ServeGen) have CVs of 0.7 to 2.1. 40x is reached at equal"
+        " latency, which Orca's and vLLM's papers report. If answers may take 1.5 times as long as on an empty"
+        " server, continuous batching serves {equal_15:.0f} times the load; if they may take 2 times as long,"
+        " {equal_2:.0f} times. 40x is also reached against a baseline without any batching ({ratio_no_batching:.0f})."
+        " Half of it is reached where the cache is so small that reserving max_tokens leaves a batch of"
+        " {batch_memory_small:.0f} ({ratio_memory_small:.0f}).",
+        "With equal lengths there is nothing to gain ({ratio_cv0_b32:.2f}). At half of the load that static batching"
+        " can serve, throughput is equal ({ratio_half_load:.2f}), because both serve all that comes; whole answers"
+        " come {e2e_half_load:.1f} times sooner. A ratio without lengths, batch, load and latency says nothing. And"
+        " published figures include other differences: kernels, a framework's overhead for each token, another batch"
         " size.",
         _over_static,
     ),
@@ -223,10 +223,12 @@ CLAIMS = (
         "not the worst",
         "{ratio_b64:.1f}x at 64 slots, where a lognormal of the same mean and spread has {ratio_tail_b64:.1f}x",
         "Static batching wastes {wasted:.0%} of its slots here, and continuous batching serves {ratio_b64:.1f} times"
-        " as much with 64 slots. With 8 it is {ratio_b8:.1f} already: most batches hold a long answer.",
-        "It is bounded: no batch lasts longer than 1,000 steps, and the mean answer is 378 long, so that no batch"
-        " size saves more than {ratio_bound:.2f} times the steps. Two heaps are kind; a long tail is not: with the"
-        " same mean and CV it is {ratio_tail_b64:.1f} times at 64 slots, and more with more.",
+        " as much with 64 slots. With 8 slots it already serves {ratio_b8:.1f} times as much, because most batches"
+        " hold a long answer.",
+        "The loss has a limit. No batch lasts longer than 1,000 steps, and the mean answer has 378 tokens, so no"
+        " batch size saves more than {ratio_bound:.2f} times the steps. Two groups of lengths are an easy case; a"
+        " long tail is a hard one. With the same mean and CV it gives {ratio_tail_b64:.1f} times at 64 slots, and"
+        " more with more slots.",
         _halves,
     ),
 )

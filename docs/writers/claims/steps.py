@@ -173,26 +173,28 @@ CLAIMS = (
         HUNDRED,
         "wrong",
         "at 10 slots 5,000 tokens take 500 steps under any policy; {ratio_spread:.1f}x at CV 1",
-        "Continuous batching saves steps when lengths differ: with the same 10 slots it takes {ratio_even:.1f} times"
-        " fewer for lengths spread evenly, {ratio_spread:.1f} for a coefficient of variation (CV) of 1 and"
-        " {ratio_wide:.1f} for 2. With 50 slots and equal lengths it takes {equal_50:.0f} steps.",
-        "5,000 tokens in 120 steps need at least {slots_of_120:.1f} slots, not 10, and no answer longer than 120"
-        " tokens; with 42 slots and lengths from 1 to 99 it is {even_42:.0f}. The 500 steps of static batching are"
-        " those of equal lengths, where continuous batching needs {continuous_equal:.0f}; with a spread static"
-        " batching needs {static_spread:.0f}. The claim compares static batching at its best, with 10 slots, to"
-        " continuous batching with four times as many.",
+        "Continuous batching saves steps when lengths differ. With the same 10 slots it takes {ratio_even:.1f} times"
+        " fewer steps for lengths spread evenly, {ratio_spread:.1f} times fewer for a coefficient of variation (CV)"
+        " of 1, and {ratio_wide:.1f} times fewer for a CV of 2. With 50 slots and equal lengths it takes"
+        " {equal_50:.0f} steps.",
+        "5,000 tokens in 120 steps need at least {slots_of_120:.1f} slots, not 10, and no answer may be longer than"
+        " 120 tokens. With 42 slots and lengths from 1 to 99 it takes {even_42:.0f} steps. Static batching needs only"
+        " 500 steps if all lengths are equal, and then continuous batching needs {continuous_equal:.0f}. If lengths"
+        " vary, static batching needs {static_spread:.0f}. The claim compares static batching at its best, with 10"
+        " slots, with continuous batching on four times as many.",
         _hundred,
     ),
     Claim(
         2,
         THREE,
-        "right, and says little",
+        "right, but it says little",
         "{wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps; with no request waiting {saved_alone:.1%} of the time",
-        "The count is right: {wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps, and one slot of three works in"
-        " the last 600 steps ({tail_utilisation:.1%}). Over the whole batch utilisation is {whole_utilisation:.1%}."
-        " With others waiting, all of the waste can be saved: {saved_with_queue:.0%} of the time.",
-        "A wasted slot is not wasted time. Alone, the three take 1,000 steps under any policy, and a decode step for"
-        " one costs nearly what it costs for three, as both read all the weights: leaving early saves"
+        "The count is right: {wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps are wasted. In the last 600 steps"
+        " one slot of three works ({tail_utilisation:.1%}). Over the whole batch utilisation is"
+        " {whole_utilisation:.1%}. If other requests wait, all of the waste can be saved: {saved_with_queue:.0%} of"
+        " the time.",
+        "A wasted slot is not wasted time. Alone, the three requests take 1,000 steps under any policy. A decode step"
+        " for one costs nearly as much as a step for three, because both read all the weights. Leaving early saves"
         " {saved_alone:.1%}.",
         _three,
     ),
@@ -203,8 +205,8 @@ CLAIMS = (
         "{idle_first:.0%} of the slot's time; over the batch {idle_all:.1%}",
         "The slot of request 1 is held for 500 steps and used for 50: idle for {idle_first:.0%}. Over all four it is"
         " {idle_all:.1%}.",
-        "It is the slot that idles. The client has its answer after 50 steps if tokens stream; only if answers are"
-        " returned with the batch (`stream: false`) does it wait too, {client_wait:.1f} times as long.",
+        "It is the slot that idles. If tokens stream, the client has its answer after 50 steps. Only if answers are"
+        " returned with the batch (`stream: false`) does the client wait too, {client_wait:.1f} times as long.",
         _four,
     ),
     Claim(
@@ -215,11 +217,12 @@ CLAIMS = (
         "Six requests with the outputs of this file gain {usual:.1f} times over one static batch of 6, and"
         " {usual_alone:.1f} times over one at a time.",
         "{said_ratio:.2f} times is more than six requests can gain by scheduling. Static batching takes at most six"
-        " times the steps (one request at a time, all alike) and computes at most six times the tokens (padding five"
-        " to the length of one), so it takes at most six times as long under any cost of the two; the most we find"
-        " is {most:.1f}. What is beyond must be in the implementations: a static loop that computes the whole prefix"
-        " again for every token, for want of a KV cache, loses far more than that. Lengths and machine were not"
-        " given; the cost here is an assumption, and the bound does not depend on it.",
+        " times the steps (one request at a time, all of equal length). It computes at most six times the tokens"
+        " (five requests padded to the length of one). So it takes at most six times as long under any cost of steps"
+        " and tokens; the most we find is {most:.1f}. The rest must come from the implementations. For example, a"
+        " static loop without a KV cache computes the whole prefix again for every token, and loses far more than"
+        " that. The claim does not state lengths or machine. The cost here is an assumption, and the bound does not"
+        " depend on it.",
         _six,
     ),
 )

@@ -136,48 +136,50 @@ CLAIMS = (
         4,
         EIGHT,
         "contradicts itself",
-        "{both:.1f}x, of which {slots_alone:.1f}x are 64 slots instead of 8 and {policy_alone:.1f}x the policy",
-        "Throughput, slots and memory move as claimed: slots at work from {useful_static:.0%} to"
-        " {useful_continuous:.0%}, and of the KV blocks taken, static batching uses {memory_static:.0%}, as it"
-        " reserves prompt + max_tokens, blocks on demand {memory_continuous:.0%}. The gain in throughput is larger"
-        " here than claimed: {both:.1f} times. The p99 of the gaps between tokens (ITL) rises from {itl_static:.0f}"
-        " to {itl_continuous:.0f} ms, for prompts come between the tokens; that of TPOT, a mean over an answer, does"
-        " not.",
-        "8 requests that get a token every 45 ms make {said_static_tokens_s:.0f} tok/s, not 1,247; 64 at 52 ms make"
-        " {said_continuous_tokens_s:,.0f}, not 3,891. And two things change at once: from 8 to 64 slots continuous"
-        " batching gains {slots_alone:.1f} times, for decoding reads the weights once for all; static to continuous"
-        " is {policy_alone:.1f} times at 8 slots, {policy_alone_64:.1f} at 64.",
+        "{both:.1f}x in all: {slots_alone:.1f}x from 64 slots instead of 8, {policy_alone:.1f}x from the policy",
+        "Throughput, slots and memory change as claimed. The share of slots at work rises from {useful_static:.0%} to"
+        " {useful_continuous:.0%}. Static batching uses {memory_static:.0%} of the KV blocks that it takes, because"
+        " it reserves prompt + max_tokens. Blocks on demand are used to {memory_continuous:.0%}. The gain in"
+        " throughput is larger here than claimed: {both:.1f} times. The p99 of the gaps between tokens (ITL) rises"
+        " from {itl_static:.0f} to {itl_continuous:.0f} ms, because prompts come between the tokens. The p99 of TPOT"
+        " does not rise, as TPOT is a mean over an answer.",
+        "8 requests that get a token every 45 ms make {said_static_tokens_s:.0f} tok/s, not 1,247. 64 requests at 52"
+        " ms make {said_continuous_tokens_s:,.0f}, not 3,891. And two things change at once. From 8 to 64 slots"
+        " continuous batching gains {slots_alone:.1f} times, because a decode step reads the weights once for all."
+        " From static to continuous the gain is {policy_alone:.1f} times at 8 slots and {policy_alone_64:.1f} times"
+        " at 64.",
         _eight,
     ),
     Claim(
         13,
         USED,
-        "of slots, under full load",
+        "right for slots, under full load",
         "slots {static_slots:.0%} to {continuous_slots:.0%}; time with a step {static_busy:.0%} with both",
-        "Slots that make tokens rise from {static_slots:.0%} to {continuous_slots:.0%}, with 8 of them, a CV of 1"
-        " and work for all. With 64 static batching is down to {static_slots_64:.0%}.",
-        "Time with a step in flight, which is what nvidia-smi calls utilisation, is {static_busy:.0%} with static"
-        " batching too. Of the GPU's arithmetic continuous batching uses {continuous_mfu_8:.0%} with 8 slots and"
-        " {continuous_mfu:.0%} with 64, where static uses {static_mfu:.0%}: decoding waits for memory. And"
-        " utilisation follows load: at a quarter of it continuous batching keeps {quarter_load_slots:.0%} of its"
-        " slots at work, which is no fault.",
+        "The share of slots that make tokens rises from {static_slots:.0%} to {continuous_slots:.0%}, with 8 slots, a"
+        " CV of 1 and work for all. With 64 slots static batching has only {static_slots_64:.0%}.",
+        "nvidia-smi calls the time with a step in flight utilisation. That is {static_busy:.0%} with static batching"
+        " too. Continuous batching uses {continuous_mfu_8:.0%} of the GPU's arithmetic with 8 slots and"
+        " {continuous_mfu:.0%} with 64, static batching {static_mfu:.0%}: decoding waits for memory. And utilisation"
+        " follows load. At a quarter of the load continuous batching keeps {quarter_load_slots:.0%} of its slots at"
+        " work, which is no fault.",
         _used,
     ),
     Claim(
         15,
         SYSTEMS,
-        "1 : 5 or more, and then 1 : 1",
+        "1 : 5 or more for the first, then 1 : 1",
         "vllm {vllm:.1f}x the best static; tensorrt_llm / vllm {tensorrt_llm_over_vllm:.2f}, sglang / vllm"
         " {sglang_over_vllm:.2f}",
-        "Scheduling explains the first step, and more than 5: vllm serves {vllm:.1f} times as much as the best"
-        " static batching here, {vllm_over_8:.1f} times batches of 8. The ratio is that of the lengths (claim 5).",
-        "It explains next to nothing of 5 : 8 : 6. On the same step costs TensorRT-LLM's scheduler serves"
-        " {tensorrt_llm_over_vllm:.2f} times what vLLM's does and SGLang's {sglang_over_vllm:.2f} times, for all"
-        " keep their slots full; SGLang's default gives prompts steps of their own. Where max_tokens is far above"
-        " what is used TensorRT-LLM's falls to {tensorrt_llm_long_cap:.2f}, because it reserves"
-        " (guaranteed_no_evict), and SGLang's, which reserves a share, stays at {sglang_long_cap:.2f}. The rest are"
-        " kernels, quantisation, work on the CPU between steps, and prefixes shared by requests, which this workload"
-        " has none of.",
+        "Scheduling explains the first step, and more than 5: vllm serves {vllm:.1f} times as much as the best static"
+        " batching here, and {vllm_over_8:.1f} times as much as static batches of 8. The ratio comes from the lengths"
+        " (claim 5).",
+        "It explains almost nothing of 5 : 8 : 6. With the same step costs TensorRT-LLM's scheduler serves"
+        " {tensorrt_llm_over_vllm:.2f} times as much as vLLM's, and SGLang's {sglang_over_vllm:.2f} times as much,"
+        " because all keep their slots full. SGLang's default gives prompts steps of their own. If max_tokens is far"
+        " above the real lengths, TensorRT-LLM's falls to {tensorrt_llm_long_cap:.2f}, because it reserves"
+        " (guaranteed_no_evict). SGLang's, which reserves a share, stays at {sglang_long_cap:.2f}. The rest of the"
+        " ratios comes from kernels, quantisation, work on the CPU between steps, and prefixes shared by requests."
+        " This workload has no shared prefixes.",
         _systems,
     ),
 )

@@ -26,7 +26,7 @@ def _fixed(count: int) -> Result:
 
 
 def measure() -> StudyResult:
-    """The same spike before fleets of fixed size, autoscaled ones, and one with some replicas in reserve."""
+    """Runs one spike on fleets of fixed size, on autoscaled fleets, and on one with replicas in reserve."""
     scaled = {startup_s: run(SCENARIO, POLICY, f"{_RULE}.startup_s={startup_s}") for startup_s in STARTUPS_S}
     fixed = {count: _fixed(count) for count in (FEWEST, 4, MOST)}
     reserve = run(SCENARIO, POLICY, f"{_RULE}.min_replicas=4")
@@ -111,33 +111,35 @@ def _ready(result: Result) -> list[tuple[float, float]]:
 STUDY = Study(
     name="autoscaling",
     setup="Llama-3.1-8B on one H100 a replica, 16 slots each, step times by roofline; lengths of the preset `chat`,"
-    " Poisson arrivals of 6 a second, 36 a second between 300 s and 480 s. The rule of the Kubernetes HPA: as many"
-    " replicas as waiting requests / 4, looked at every 15 s, fewer after two minutes.",
+    " Poisson arrivals of 6 a second, and 36 a second between 300 s and 480 s. The rule is that of the"
+    " Kubernetes HPA: it looks every 15 s and asks for waiting requests / 4 replicas. Replicas leave after two"
+    " minutes of a lower number.",
     alt="Replicas over time, requests within their SLO and GPU-hours, by the start-up time of a replica",
     answer=(
-        "**It saves what is idle, and pays with the start of the spike.** Eight replicas carry the spike without a"
-        " queue ({fixed_8:.1%} of the requests have their first token within a second) and are hardly used before and"
-        " after it: {fixed_hours_8:.2f} GPU-hours. Two to eight take {hours_60:.2f}, {saved:.0%} less, and with a"
-        " start-up time of a minute {attained_60:.1%} of the requests are in time; two alone ({fixed_hours_2:.2f})"
-        " reach {fixed_2:.1%}. The rule itself reacts {reaction_s:.0f} s after the spike begins, and asks for all six"
-        " at once; the rest is start-up time, in which the queue grows. Replicas that were ready at once would keep"
-        " {attained_0:.1%} in time and not all: the rule looks at the queue, sees none once there are enough, and lets"
-        " them go from {first_drain_s:.0f} s on, while the spike lasts until 480 s.",
-        "**A request that waits at a replica stays there**, so a new replica shortens the queue of the"
-        " future and not the present one. With a start-up time as long as the spike (180 s) the fleet grows when all is"
-        " over: the longest queue and the p99 of the time to first token ({p99_180:.0f} s) are those of two replicas"
-        " without any autoscaler, for {hours_180:.2f} GPU-hours instead of {fixed_hours_2:.2f}. From 15 s"
-        " up slower starts cost more GPU time, as the old queue keeps asking for replicas that cannot take it."
-        " Two replicas in reserve (four to eight) reach {reserve_attained:.1%} for {reserve_hours:.2f} GPU-hours:"
-        " what helps against a step is room to spare, or a shorter start.",
+        "**It saves idle GPU time, and the start of the spike pays for that.** Eight replicas serve the spike without"
+        " a queue: {fixed_8:.1%} of the requests have their first token within a second. Before and after it they are"
+        " hardly used: {fixed_hours_8:.2f} GPU-hours. Two to eight replicas take {hours_60:.2f}, {saved:.0%} less,"
+        " and with a start-up time of a minute {attained_60:.1%} of the requests are in time. Two alone"
+        " ({fixed_hours_2:.2f}) reach {fixed_2:.1%}. The rule itself reacts {reaction_s:.0f} s after the spike"
+        " begins, and asks for all six at once. The rest of the delay is start-up time, in which the queue grows."
+        " Replicas that were ready at once would keep {attained_0:.1%} in time, and not all: once there are enough,"
+        " the rule sees no queue and lets replicas go from {first_drain_s:.0f} s on, although the spike lasts until"
+        " 480 s.",
+        "**A request that waits at a replica stays there.** So a new replica shortens the future queue, not the"
+        " present one. With a start-up time as long as the spike (180 s) the fleet grows when the spike is over. The"
+        " longest queue and the p99 of the time to first token ({p99_180:.0f} s) are then those of two replicas"
+        " without an autoscaler, for {hours_180:.2f} GPU-hours instead of {fixed_hours_2:.2f}. From 15 s up slower"
+        " starts cost more GPU time, because the old queue keeps asking for replicas that cannot take it. Two"
+        " replicas in reserve (four to eight) reach {reserve_attained:.1%} for {reserve_hours:.2f} GPU-hours. Against"
+        " a sudden spike, spare replicas or faster starts help.",
     ),
-    limits="a spike that comes as a step is the hardest case; a load that rises over minutes gives the rule time. A"
-    " router that holds requests back until a replica has room would let new replicas take the old queue. Prices of"
-    " starting (loading weights) are counted as GPU time of the new replica, no more. Rate limits of the HPA's"
-    " behaviour are left out.",
+    limits="a spike that comes suddenly is the hardest case; a load that rises over minutes gives the rule time. A"
+    " router that holds requests back until a replica has room would let new replicas take the old queue. The"
+    " start of a replica (loading weights) costs only its GPU time here. Rate limits of the HPA's behaviour"
+    " are not modelled.",
     expected=(
         Expectation("late_p99", 1.0, 0.02, "1 ± 2 %", "replicas that come after the spike cannot take its queue"),
-        Expectation("late_queue", 1.0, 0.02, "1 ± 2 %", "the same"),
+        Expectation("late_queue", 1.0, 0.02, "1 ± 2 %", "the same reason"),
         Expectation("reaction_s", 15.0, 0.0, "15", "the first look after the queue has grown"),
     ),
     measure=measure,

@@ -115,28 +115,29 @@ def _panels(shares: _Shares) -> list[Panel]:
 STUDY = Study(
     name="disaggregation",
     setup="Llama-3.1-70B on four replicas of four H100, step times by roofline, chunked prefill with 2,048 tokens a"
-    " step; lengths of the presets `chat` and `code`, Poisson arrivals, 800 requests a run, two seeds. KV moves over"
-    " one link of 50 GB/s. TTFT within 1 s, and TPOT within 30 or 100 ms.",
-    alt="Share of requests within their limits by rate, for prefill and decode together and apart",
+    " step; lengths of the presets `chat` and `code`, Poisson arrivals, 800 requests a run, two seeds. KV moves"
+    " over one link of 50 GB/s. The limits are TTFT within 1 s, and TPOT within 30 or 100 ms.",
+    alt="Share of requests within their limits by rate, for prefill and decode on the same replicas and on separate"
+    " ones",
     answer=(
-        "**It pays where the time between tokens is what is promised.** Together, a prompt of another request stands"
-        " in the way of every decode: at 16 requests per second p99 of the gap between tokens is {itl_chat_0:.0f} ms"
-        " for chat, that of a step full of prompt; on a replica that only decodes it is {itl_chat_3:.0f} ms."
-        " With TPOT within 30 ms three replicas that prefill and one that decodes carry {tight_chat_3:.0f} requests"
-        " per second of chat where four that do both carry {tight_chat_0:.0f} ({gain_chat:.1f} times), and"
-        " {tight_code_3:.0f} of code where these carry {tight_code_0:.0f} ({gain_code:.1f} times). Steps of at most 512"
-        " tokens are the other remedy: together they carry {tight_chat_512:.0f} of chat and {tight_code_512:.0f} of"
-        " code.",
-        "**It does not where that limit is loose.** With TPOT within 100 ms the four together carry"
-        " {loose_code_0:.0f} requests per second of code and the better split {loose_code_3:.0f}, and"
-        " {loose_chat_0:.0f} of chat against {loose_chat_3:.0f}: a replica that decodes has compute"
-        " to spare that it may not use, and prompts queue before the other three. The split has to fit the traffic:"
-        " two and two carry {tight_chat_2:.0f} of chat and {tight_code_2:.0f} of code. The transfer costs"
-        " little: {moves_chat:.1f} ms for a prompt of chat and {moves_code:.1f} ms for one of code, once a request.",
+        "**It pays if the SLO limits the time between tokens.** Together, another request's prompt makes every decode"
+        " wait. At 16 requests per second p99 of the gap between tokens is {itl_chat_0:.0f} ms for chat, the time of"
+        " a step full of prompt. On a replica that only decodes it is {itl_chat_3:.0f} ms. With TPOT within 30 ms"
+        " three replicas that prefill and one that decodes serve {tight_chat_3:.0f} requests per second of chat; four"
+        " that do both serve {tight_chat_0:.0f}, so the gain is {gain_chat:.1f} times. For code the figures are"
+        " {tight_code_3:.0f} and {tight_code_0:.0f} ({gain_code:.1f} times). Steps of at most 512 tokens are the"
+        " other remedy: with them, replicas that do both serve {tight_chat_512:.0f} of chat and {tight_code_512:.0f}"
+        " of code.",
+        "**It does not pay if that limit is loose.** With TPOT within 100 ms the four that do both serve"
+        " {loose_code_0:.0f} requests per second of code, and the better split {loose_code_3:.0f}. For chat they"
+        " serve {loose_chat_0:.0f}, and the split {loose_chat_3:.0f}. A replica that only decodes has spare compute"
+        " that it cannot use, while prompts queue before the other three. The split has to fit the traffic: two and"
+        " two serve {tight_chat_2:.0f} of chat and {tight_code_2:.0f} of code. The transfer costs little:"
+        " {moves_chat:.1f} ms for a prompt of chat and {moves_code:.1f} ms for one of code, once for each request.",
     ),
-    limits="one link for all transfers at the bandwidth of one port, and none of the ways to hide them (layer by"
-    " layer). The split is fixed: systems that change roles with the load win back some of what is idle. A roofline"
-    " knows no cost of interference beyond the longer step.",
+    limits="there is one link for all transfers, with the bandwidth of one port, and no way to hide them (such as"
+    " layer by layer). The split is fixed: systems that change roles with the load use some of the idle time."
+    " A roofline knows no cost of interference beyond the longer step.",
     expected=(
         Expectation("by_bytes_chat", 1.0, 1e-6, "1", "bytes of the prompt's blocks / bandwidth"),
         Expectation("by_bytes_code", 1.0, 1e-6, "1", "bytes of the prompt's blocks / bandwidth"),

@@ -21,7 +21,7 @@ _AT_ONCE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What was measured of one kind of traffic."""
+    """Measurements of one kind of traffic."""
 
     alone_s: float  # mean time of a request that is served alone
     cv: float  # its coefficient of variation
@@ -138,28 +138,28 @@ STUDY = Study(
     " Poisson arrivals, {requests:.0f} requests a run, three seeds.",
     alt="Mean latency of static batching over that of continuous batching, by rate and by the expected wait",
     answer=(
-        "**No rate is low in itself.** With continuous batching a request starts at the next step; with static batching"
-        " one that comes while another is answered waits until that answer ends. At low rates there is at most one"
-        " before it, so the mean wait is that of a queue with one server: rate x E[S²] / 2, where S is the time that a"
-        " request takes alone. It is a tenth of a request's own time at the rate 0.2 / (E[S] (1 + CV²)). That rule puts"
-        " static batching within 10 % of continuous batching's mean latency up to {good_to_reasoning:.2f} requests per"
-        " second of reasoning, whose answers take {alone_reasoning:.1f} s, up to {good_to_chat:.2f} of chat"
-        " ({alone_chat:.1f} s), and up to {good_to_code:.2f} of code completion ({alone_code:.2f} s). The left picture"
-        " has three curves; over the expected wait, on the right, they begin as one. All of these rates are a few per"
-        " cent of what static batching can carry: {load_reasoning:.0%} for reasoning, {load_chat:.0%} for chat,"
-        " {load_code:.0%} for code.",
-        "Well below 10 requests per second the two part: at 1 per second static batching's mean latency is"
-        " {at_1_code:.1f} times the other's for code and {at_1_chat:.1f} times for chat, and reasoning is beyond the"
-        " {capacity_reasoning:.1f} per second that it carries at all. The tail goes first: at 1 per second p99 of the"
-        " time to first token is {static_ttft_chat:.1f} s instead of {continuous_ttft_chat:.2f} s for chat, and"
-        " {static_ttft_code:.1f} s instead of {continuous_ttft_code:.2f} s for code.",
+        "**No rate is low in itself.** With continuous batching a request starts at the next step. With static"
+        " batching, a request that comes during another's answer waits until that answer ends. At low rates at most"
+        " one request is before it, so the mean wait is that of a queue with one server: rate x E[S²] / 2, where S is"
+        " the time that a request takes alone. This wait is a tenth of a request's own time at the rate 0.2 / (E[S]"
+        " (1 + CV²)). By that rule static batching stays within 10 % of continuous batching's mean latency up to"
+        " {good_to_reasoning:.2f} requests per second of reasoning, whose answers take {alone_reasoning:.1f} s, up to"
+        " {good_to_chat:.2f} of chat ({alone_chat:.1f} s), and up to {good_to_code:.2f} of code completion"
+        " ({alone_code:.2f} s). The left picture has three curves. On the right, over the expected wait, they begin"
+        " as one. All of these rates are a few per cent of the load that static batching can serve:"
+        " {load_reasoning:.0%} for reasoning, {load_chat:.0%} for chat, {load_code:.0%} for code.",
+        "Well below 10 requests per second the two policies differ. At 1 per second static batching's mean latency is"
+        " {at_1_code:.1f} times the other's for code and {at_1_chat:.1f} times for chat. For reasoning it is"
+        " overloaded, as it can serve only {capacity_reasoning:.1f} per second. The tail gets worse first: at 1 per"
+        " second p99 of the time to first token is {static_ttft_chat:.1f} s instead of {continuous_ttft_chat:.2f} s"
+        " for chat, and {static_ttft_code:.1f} s instead of {continuous_ttft_code:.2f} s for code.",
     ),
-    limits="the rule counts one request in front and none beside. Measured, the limit of 10 % lies at"
-    " {tenth_chat:.2f}, {tenth_code:.2f} and {tenth_reasoning:.2f} times the rule's rate for chat, code and reasoning:"
-    " static batching pads prompts and holds short answers for long ones as soon as batches form, which long prompts"
-    " and short answers (code) feel most. Arrivals in bursts meet more often than Poisson's, and the limit moves down."
-    " Beyond what static batching carries its queue grows as long as the run lasts, and the ratio says no more than"
-    " that.",
+    limits="the rule counts one request in front, and none in the same batch. Measured, the limit of 10 % lies at"
+    " {tenth_chat:.2f}, {tenth_code:.2f} and {tenth_reasoning:.2f} times the rule's rate for chat, code and"
+    " reasoning. As soon as batches form, static batching pads prompts and holds short answers until long ones"
+    " end. Long prompts with short answers (code) suffer most from this. Arrivals in bursts meet more often"
+    " than Poisson arrivals, so the limit is lower. Beyond the load that static batching can serve, its queue"
+    " grows as long as the run lasts, and the ratio depends on the length of the run.",
     expected=(
         Expectation("low_chat", 1.115, 0.03, "1.115 ± 0.03", "1 + the expected wait at 0.1/s"),
         Expectation("tenth_chat", 1.0, 0.15, "1 ± 15 %", "the rule"),

@@ -122,31 +122,32 @@ STUDY = Study(
     name="prefix-affinity",
     setup="Llama-3.1-8B, one H200 a replica, step times by roofline, chunked prefill with a prefix cache; the first"
     " 4,000 requests of Mooncake's conversation trace at their own rate of 3.4 per second, with a jitter of"
-    " three seconds. The routers keep their own memory of what they sent where, in blocks of 512 tokens.",
+    " three seconds. Each router remembers where it sent which blocks of 512 tokens.",
     alt="Prefix hits and median time to first token by number of replicas under four routers",
     answer=(
-        "**Affinity makes one cache of many; without it every replica keeps its own copy of the same.** Round robin"
-        " finds {hits_round_robin_4:.1f} % of the prompt tokens in the cache with four replicas and"
-        " {hits_round_robin_16:.1f} % with sixteen: four times the memory and not a token more, because a"
-        " conversation's next turn goes elsewhere. Prefix affinity finds {hits_prefix_affinity_4:.1f} % with four,"
-        " {hits_prefix_affinity_8:.1f} % with eight and {hits_prefix_affinity_16:.1f} % with sixteen, {gain_few:.1f}"
-        " to {gain_many:.1f} times as much. A single cache that forgets nothing would find {ideal:.1f} %. With four"
-        " replicas memory is what lacks: given room for everything, they find {ample:.1f} %.",
-        "What is saved is prefill, so it shows in the time to first token: with eight replicas the median falls"
-        " from {p50_round_robin_8:.0f} ms (round robin) and {p50_least_loaded_8:.0f} ms (least loaded) to"
-        " {p50_prefix_affinity_8:.0f} ms. The tail hardly moves ({p99_round_robin_8:.1f} s, {p99_least_loaded_8:.1f}"
-        " s and {p99_prefix_affinity_8:.1f} s at p99): the hundredth that waits longest has prompts of"
-        " {tail_tokens:,.0f} tokens in the median, of which {tail_hits:.1f} % were cached. The price is balance: the"
-        " tokens served by each of sixteen replicas vary by {cv_prefix_affinity_16:.2f} of their mean, under round"
-        " robin by {cv_round_robin_16:.2f}. But least loaded varies as much ({cv_least_loaded_16:.2f}), as it takes"
-        " the first of equally idle replicas, and no replica is overloaded there: all three are busy for about 40 %"
-        " of the time. The weighted sum (load x 10, prefix x 1) does as prefix affinity with its thresholds does.",
+        "**With affinity many caches work as one. Without it every replica keeps its own copy of the same tokens.**"
+        " Round robin finds {hits_round_robin_4:.1f} % of the prompt tokens in the cache with four replicas and"
+        " {hits_round_robin_16:.1f} % with sixteen. Four times the memory finds not one token more, because a"
+        " conversation's next turn goes to another replica. Prefix affinity finds {hits_prefix_affinity_4:.1f} % with"
+        " four, {hits_prefix_affinity_8:.1f} % with eight and {hits_prefix_affinity_16:.1f} % with sixteen,"
+        " {gain_few:.1f} to {gain_many:.1f} times as much. A single cache that forgets nothing would find {ideal:.1f}"
+        " %. With four replicas memory is the limit: with room for everything, they find {ample:.1f} %.",
+        "Affinity saves prefill, so the time to first token falls. With eight replicas the median is"
+        " {p50_round_robin_8:.0f} ms under round robin, {p50_least_loaded_8:.0f} ms under least loaded, and"
+        " {p50_prefix_affinity_8:.0f} ms under prefix affinity. The tail hardly changes ({p99_round_robin_8:.1f} s,"
+        " {p99_least_loaded_8:.1f} s and {p99_prefix_affinity_8:.1f} s at p99): the 1 % of requests that wait longest"
+        " have prompts of {tail_tokens:,.0f} tokens in the median, of which {tail_hits:.1f} % were cached. The price"
+        " is balance. The tokens served by each of sixteen replicas vary by {cv_prefix_affinity_16:.2f} of their"
+        " mean; under round robin by {cv_round_robin_16:.2f}. But least loaded varies as much"
+        " ({cv_least_loaded_16:.2f}), because it takes the first of equally idle replicas. No replica is overloaded"
+        " there: under all three routers they are busy for about 40 % of the time. The weighted sum (load x 10,"
+        " prefix x 1) gives the same as prefix affinity with its thresholds.",
     ),
-    limits="lengths and hashes are of one service; blocks that are shared by chance count as well. The trace says"
-    " nothing of the content of answers, so the part of the next prompt that was generated counts as found only"
-    " where its hash recurs. At a load at which queues form, the thresholds decide, and the routers come closer"
-    " together, as with four replicas. The router's memory is not told of evictions: it is an estimate, as in"
-    " production.",
+    limits="lengths and hashes come from one service; blocks that are shared by chance count as well. The trace has"
+    " no content of answers. So the generated part of the next prompt counts as found only if its hash occurs"
+    " again. At a load where queues form, the thresholds decide, and the routers' results come closer"
+    " together, as with four replicas. The router does not learn of evictions: its memory is an estimate, as"
+    " in production.",
     expected=(
         Expectation("of_ideal", 0.65, 0.35, "at most 1", "no router finds more than a cache that forgets nothing"),
         Expectation("ample_of_ideal", 1.0, 0.03, "1 ± 3 %", "with room for everything, affinity is such a cache"),

@@ -84,7 +84,7 @@ def measure() -> StudyResult:
 
 
 def _served_share(result: Result, within_s: tuple[float, float]) -> float:
-    """Of the requests that were asked first in this time, those that an attempt served."""
+    """Share of the requests first sent in this time that one of their attempts served."""
     records = result.records
     requests, calls = records.requests, records.calls
     first = np.arange(len(requests.row)) if calls is None else calls.first_row
@@ -113,7 +113,7 @@ def _drained_s(result: Result) -> float:
 
 
 def _wasted_share(result: Result) -> float:
-    """Of the tokens computed, those of attempts that were abandoned."""
+    """Share of the computed tokens that went to abandoned attempts."""
     requests = result.records.requests
     done = requests.status == Status.FINISHED
     useful = float((requests.input_tokens + requests.output_tokens - 1)[done].sum())
@@ -149,30 +149,30 @@ STUDY = Study(
     " for an answer, then cancel and ask again after 1 s, up to six times.",
     alt="Answers per second through a spike for four kinds of clients, and the share served after it by queue limit",
     answer=(
-        "**The spike ends, the overload does not.** Where clients wait for ever, the backlog of the spike is worked off"
-        " {patient_drained_s:.0f} s after it; where they leave after 20 s and do not come back, {after_timeout:.0%} of"
-        " the requests that come from two minutes after the spike on are served. With six attempts the service never"
-        " recovers: of the same requests {after_six:.1%} are served, at the load that it carried before. Each request"
-        " now comes up to six times ({attempts:.1f} on average), 48 a second instead of 8; the queue is as long as"
-        " patience is, so a request begins when its client is about to leave, and {wasted:.0%} of all tokens are"
-        " computed for clients that have gone. Its cause is not the load but the queue: a metastable failure in the"
-        " sense of N. Bronson et al., Metastable Failures in Distributed Systems (HotOS 2021). Fewer attempts are the"
-        " cure that clients have ({after_three:.0%} with three); doubling the backoff with full jitter is none"
-        " ({after_backoff:.1%}), as it moves attempts and makes them no fewer. If the server is not told that a client"
-        " has left, it is no better ({after_uncancelled:.1%}).",
-        "**A limit on the queue ends it**, because a request that is begun then still has a client. The limit must keep"
-        " the wait below what patience leaves after the service: fewer than capacity x (timeout - service) ="
-        " {capacity:.1f} x (20 - {service_s:.1f}) = {rule:.0f} requests. Measured, up to {recovering:.0f} may wait for"
-        " the service to recover. With 64 the spike itself costs {limited_rejected:.0f} rejections, each of an instant,"
-        " and {limited_served:.0%} of all requests are served in the end, against {timeout_served:.0%} where clients"
-        " leave and do not come back.",
+        "**The spike ends, the overload does not.** If clients wait without limit, the backlog of the spike is gone"
+        " {patient_drained_s:.0f} s after it. If they leave after 20 s and do not come back, {after_timeout:.0%} of"
+        " the requests that come later than two minutes after the spike are served. With six attempts the service"
+        " never recovers: {after_six:.1%} of the same requests are served, at a load that it could serve before. Each"
+        " request now comes up to six times ({attempts:.1f} on average), 48 a second instead of 8. The queue is as"
+        " long as the clients' patience, so a request starts when its client is about to leave. {wasted:.0%} of all"
+        " tokens are computed for clients that have gone. The cause is not the load but the queue: a metastable"
+        " failure in the sense of N. Bronson et al., Metastable Failures in Distributed Systems (HotOS 2021). Clients"
+        " can help with fewer attempts ({after_three:.0%} with three). A backoff that doubles, with full jitter, does"
+        " not help ({after_backoff:.1%}): it moves attempts and makes no fewer of them. It is no better if the server"
+        " does not learn that a client has left ({after_uncancelled:.1%}).",
+        "**A limit on the queue ends it**, because a request that starts then still has a client. The limit must keep"
+        " the wait below the timeout less the time of service: fewer than capacity x (timeout - service) ="
+        " {capacity:.1f} x (20 - {service_s:.1f}) = {rule:.0f} requests. Measured, the service recovers if at most"
+        " {recovering:.0f} may wait. With a limit of 64 the spike itself costs {limited_rejected:.0f} immediate"
+        " rejections, and {limited_served:.0%} of all requests are served in the end. Where clients leave and do not"
+        " come back, {timeout_served:.0%} are.",
     ),
-    limits="one server, first come first served, one patience for all. The rule takes the mean service time; long"
-    " answers need more, so that the limit found is {recovering_share:.2f} of it. Rejections are free here; a server"
-    " pays a little for each.",
+    limits="there is one server, first come first served, and one patience for all clients. The rule takes the mean"
+    " service time. Long answers need more, so the limit found is {recovering_share:.2f} of the rule's."
+    " Rejections are free here; a real server pays a little for each.",
     expected=(
         Expectation("after_timeout", 1.0, 0.0, "1", "a backlog without retries drains"),
-        Expectation("after_six", 0.0, 0.01, "0", "six attempts of 8 a second are more than the server carries"),
+        Expectation("after_six", 0.0, 0.01, "0", "six attempts of 8 a second are more than the server can serve"),
         Expectation("after_limited", 1.0, 0.0, "1", "64 waiting requests are less than the rule allows"),
         Expectation("recovering_share", 0.85, 0.2, "0.65 to 1.05", "the rule, less what long answers need"),
     ),

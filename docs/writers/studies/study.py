@@ -1,4 +1,4 @@
-"""What a study is: a question, how it is measured, what its page says and its picture shows."""
+"""A study: a question, the runs that answer it, the text of its page and its picture."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """What came out: figures by name, which texts and expectations refer to; the tables and panels to show."""
+    """Result of a study: figures by name, which texts and expectations refer to; the tables and panels to show."""
 
     figures: Figures
     tables: Sequence[Table]
@@ -73,7 +73,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the comment at the top of a study's scenario says."""
+    """The comment at the top of a study's scenario, in parts."""
 
     title: str
     question: str

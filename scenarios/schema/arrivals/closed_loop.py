@@ -23,7 +23,7 @@ class ClosedLoop(Strict):
 
     process: Annotated[Literal["closed_loop"], doc("users that wait for answers")]
     concurrency: Annotated[int, Field(ge=1, le=MOST_USERS), doc("number of users"), Unit("users")]
-    think_time_s: Annotated[TimeConfig, doc("pause of a user before each request, or before each session")] = 0.0
+    think_time_s: Annotated[TimeConfig, doc("time that a user waits before each request, or before each session")] = 0.0
 
 
 PROCESS = ClosedLoop

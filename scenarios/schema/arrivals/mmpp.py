@@ -32,11 +32,11 @@ class Mmpp(Arrival):
     states: Annotated[
         tuple[State, ...],
         Field(strict=False, min_length=2, max_length=MOST_STATES),
-        doc("states [factor on the rate, mean length in s]"),
+        doc("states, each [factor on the rate, mean duration in s]"),
     ]
     transitions: Annotated[
         Annotated[tuple[Weights, ...], Field(strict=False)] | None,
-        doc("weights of the next state, a row a state, 0 for staying; null: all others alike"),
+        doc("weights of the next state, one row for each state, with 0 for itself; null: all others equally likely"),
     ] = None
 
     @property

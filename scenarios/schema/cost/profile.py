@@ -47,7 +47,7 @@ class ProfileCostConfig(Strict):
     kind: Annotated[Literal["profile"], doc("measured kernels")]
     name: Annotated[
         Annotated[str, AfterValidator(_shipped)] | None,
-        doc("a profile or tables (`batchlab list profiles`); null, without a path: what fits model and hardware"),
+        doc("a profile or tables (`batchlab list profiles`); null, without a path: those that fit model and hardware"),
     ] = None
     path: Annotated[
         Annotated[str, Field(min_length=1, description="the path of a profile")] | None,
@@ -58,15 +58,15 @@ class ProfileCostConfig(Strict):
         Annotated[int, Field(ge=1, le=10**6)] | None,
         doc("largest captured size; null: vLLM's, the smaller of 512 and twice max_num_seqs"),
     ] = None
-    skew: Annotated[bool, doc("decodes of unequal contexts cost more than equal ones")] = True
+    skew: Annotated[bool, doc("decodes of unequal contexts cost more than those of equal contexts")] = True
     all_reduce: Annotated[bool, doc("all-reduces of tensor parallelism cost time")] = True
     expert_load: Annotated[
         Literal["even", "balanced", "power_law_1.01", "power_law_1.2"],
-        doc("how tokens spread over the experts of tables; even: each token chooses by itself, all experts alike"),
+        doc("how tokens spread over the experts of tables; even: each token chooses alone, all experts equally likely"),
     ] = "even"
     moe_backend: Annotated[
         Literal["auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm"],
-        doc("whose kernels compute the experts of tables, as vLLM's --moe-backend; auto: those that vLLM takes"),
+        doc("kernels that compute the experts of tables, as vLLM's --moe-backend; auto: those that vLLM chooses"),
     ] = "auto"
 
     @model_validator(mode="after")

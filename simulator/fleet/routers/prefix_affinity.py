@@ -42,9 +42,13 @@ class PrefixAffinity:
     """
 
     knowledge: Knowledge = "approximate"
-    cache_threshold: Annotated[float, Ge(0), Le(1), doc("share of a prompt that must be known to matter")] = 0.3
-    balance_abs_threshold: Annotated[CountOrZero, Unit("requests"), doc("difference of loads that is tolerated")] = 64
-    balance_rel_threshold: Annotated[float, Ge(1), Le(1e9), doc("factor between loads that is tolerated")] = 1.5
+    cache_threshold: Annotated[
+        float, Ge(0), Le(1), doc("share of the prompt that a replica must know, so that the router prefers it")
+    ] = 0.3
+    balance_abs_threshold: Annotated[
+        CountOrZero, Unit("requests"), doc("largest difference of loads that the router accepts")
+    ] = 64
+    balance_rel_threshold: Annotated[float, Ge(1), Le(1e9), doc("largest ratio of loads that the router accepts")] = 1.5
     block_size: BlockSize = 16
     max_blocks: MaxBlocks = 1_000_000
     _table: PromptTable = field(init=False, repr=False)

@@ -175,10 +175,10 @@ def _admit_next(view: View, limits: VllmLimits, budget: int) -> StepPlan:
 
 
 def _lacks_blocks_alone(limits: VllmLimits) -> bool:
-    """Whether a request that is not admitted lacks blocks, until others finish or fill what it would hit.
+    """True if a request that is not admitted lacks blocks until others finish or fill the blocks that it would hit.
 
-    What is tested is then its whole prompt, less the blocks of it that running requests use. Decodes take free blocks,
-    and evict what no request uses: neither makes the prompt fit.
+    Admission then tests its whole prompt, less the blocks of it that running requests use. Decodes take free blocks and
+    evict blocks that no request uses. Neither makes the prompt fit.
     """
     return limits.tests_whole and limits.in_chunks
 

@@ -1,8 +1,8 @@
-"""What vLLM's v1 scheduler did in earlier versions.
+"""Rules of vLLM's v1 scheduler in earlier versions.
 
 The real scheduler of every minor version from 0.11 to 0.33, in its last patch, has been driven with the same random
 cases, and its decisions fall into six groups: 0.11, 0.12 to 0.18, 0.19 to 0.23, 0.24 to 0.30, 0.31 and 0.32, 0.33.
-Within a group all versions decided alike on every step; what is listed here is what parts the groups.
+Within a group all versions decided alike on every step; listed here are the differences between groups.
 
 Asynchronous scheduling is the same in all of them as far as it can be seen with two steps in flight: that a victim's
 token is delivered late became a rule of its own in 0.33, but that token always was back before the next plan.

@@ -64,7 +64,7 @@ def chunks_under_way(
 
 
 def takes_block(view: View, request: RequestView) -> bool:
-    """Whether it decodes, and its next token takes a new block."""
+    """True if the request decodes and its next token takes a new block."""
     return request.is_decoding and request.num_computed_tokens % view.block_size == 0
 
 

@@ -24,7 +24,7 @@ def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Ite
 
 
 def displaces_none(view: View) -> bool:
-    """Whether, by priority, no waiting request matters more than a running one."""
+    """True if no waiting request has a higher priority than a running one."""
     if not view.waiting:
         return True
     least = next(iter(last_first(view, rank)), None)

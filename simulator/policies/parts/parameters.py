@@ -12,5 +12,7 @@ from simulator.queues import OrderName
 MaxNumSeqs = Annotated[Count, doc("requests in the batch, at most")]
 MaxNumBatchedTokens = Annotated[Count, doc("tokens computed in a step, at most")]
 Watermark = Annotated[Fraction, doc("fraction of the KV blocks that an admission leaves free while others run")]
-EnableChunkedPrefill = Annotated[bool, doc("cut a prompt that does not fit what a step has left; else it waits")]
+EnableChunkedPrefill = Annotated[
+    bool, doc("cut a prompt that does not fit the rest of a step; otherwise the prompt waits")
+]
 __all__ = ["EnableChunkedPrefill", "MaxNumBatchedTokens", "MaxNumSeqs", "OrderName", "Watermark"]

@@ -11,13 +11,15 @@ from simulator.division import cdiv
 from simulator.plan import View
 from simulator.request import RequestView
 
-SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("how a victim leaves the batch")]
-PreemptionMode = Annotated[Literal["recompute", "swap", "auto", "pause"], doc("how a victim leaves the batch")]
+SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("what happens to a preempted request's KV")]
+PreemptionMode = Annotated[
+    Literal["recompute", "swap", "auto", "pause"], doc("what happens to a preempted request's KV")
+]
 """The parameter `preemption_mode` of a policy without and with `pause`."""
 
 
 def needs_host(mode: object) -> bool:
-    """Whether a preemption mode moves KV to host memory."""
+    """True if a preemption mode moves KV to host memory."""
     return mode in ("swap", "auto")
 
 
@@ -35,9 +37,9 @@ def swap_pays(view: View, request: RequestView, ahead: Iterable[RequestView], *,
 
 
 def waits_long(view: View, request: RequestView, ahead: Iterable[RequestView]) -> bool:
-    """Whether a whole batch must come and go before `request` can resume.
+    """True if a whole batch must come and go before `request` can resume.
 
-    It must when more requests wait `ahead` of it than run now, or when they and it need more blocks than there are.
+    That is so if more requests wait `ahead` of it than run now, or if they and it need more blocks than there are.
     """
     most = len(view.running)
     blocks = cdiv(request.num_tokens, view.block_size)

@@ -32,6 +32,6 @@ class System:
     checked: Checked | None = None  # None: written from publications and sources alone
 
     def answer(self, parameter: str) -> str | None:
-        """What the policy does where others have this parameter; None for one that no field speaks of."""
+        """The policy's fixed rule where others have this parameter; None if no field describes it."""
         fixed = {"order": self.order, "victim": self.victim, "preemption_mode": self.preemption}
         return fixed.get(parameter)

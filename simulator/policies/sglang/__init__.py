@@ -52,14 +52,17 @@ class Sglang:
     max_num_seqs: MaxNumSeqs = 256
     max_num_batched_tokens: MaxNumBatchedTokens = 8192
     chunked_prefill_size: Annotated[
-        Annotated[int, Ge(-1), Le(10**9)] | None, doc("tokens of a prefill; -1: whole prompts; null: the step's budget")
+        Annotated[int, Ge(-1), Le(10**9)] | None,
+        doc("tokens of a prefill, at most; -1: whole prompts; null: the step's budget"),
     ] = None
-    max_prefill_tokens: Annotated[Count | None, doc("tokens after which no prompt is begun; null: the budget")] = None
+    max_prefill_tokens: Annotated[
+        Count | None, doc("prefill tokens after which a step starts no other prompt; null: the budget")
+    ] = None
     enable_mixed_chunk: Annotated[bool, doc("prompts share a step with the decodes")] = False
-    schedule_conservativeness: Annotated[
-        Factor, doc("factor on the share of max_tokens that admissions reckon with")
-    ] = 1.0
-    ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
+    schedule_conservativeness: Annotated[Factor, doc("factor on the share of max_tokens that an admission assumes")] = (
+        1.0
+    )
+    ignore_eos: Annotated[bool, doc("every request asks for exactly max_tokens tokens, as in benchmarks")] = False
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = True
     order: OrderName = "fcfs"
     _limits: SglangLimits = field(init=False, repr=False, compare=False)

@@ -50,7 +50,7 @@ def ratio_after_retraction(stay: Sequence[RequestView], outputs: int) -> float:
 
 
 def tokens_to_come(request: RequestView) -> int:
-    """What is left of its `max_tokens`, clipped."""
+    """Tokens left of its `max_tokens`, clipped."""
     return min(max(0, request.max_tokens - request.output_tokens_so_far), CLIP_MAX_NEW_TOKENS)
 
 

@@ -33,7 +33,7 @@ class SglangLimits(NamedTuple):
 
 
 class Verdict(Enum):
-    """What an attempt to add a request says of the next one: `AddReqResult` (schedule_policy.py:546)."""
+    """Result of an attempt to add a request, for the next attempt: `AddReqResult` (schedule_policy.py:546)."""
 
     CONTINUE = "continue"
     NO_TOKEN = "no token"
@@ -70,7 +70,7 @@ class EosForecast:
         self._states.insert(at, state)
 
     def fits(self, memory: float) -> bool:
-        """Whether memory suffices at each departure, `memory` tokens being free now."""
+        """True if memory is enough at each departure; `memory` tokens are free now."""
         freed = 0
         for place, (left, held) in enumerate(self._states):
             stay = len(self._states) - place
@@ -124,7 +124,7 @@ class PrefillAdder:
 
     @property
     def estimate(self) -> float:
-        """What the running requests may still come to need: `_get_running_request_total_token_offset` (:783)."""
+        """Tokens that the running requests may still need: `_get_running_request_total_token_offset` (:783)."""
         if not self._is_estimated:
             ratio, known = self._ratio, self.view.known_outputs
             self._estimate = sum(
@@ -144,7 +144,7 @@ class PrefillAdder:
         return self.free // self.size - self.blocks
 
     def _has_room(self, tokens: int) -> bool:
-        """Whether less than the memory left is asked for (prefill_budget.py:123)."""
+        """True if the request asks for less than the memory left (prefill_budget.py:123)."""
         return self.free - self.reserved - tokens > self._most or tokens < self.memory_left
 
     def _verdict(self) -> Verdict:
@@ -155,7 +155,7 @@ class PrefillAdder:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a budget is used up."""
+        """True if a budget is used up."""
         return self.input_left <= 0 or (self.in_chunks and self.chunk_left <= 0)
 
     def _compute(self, request: RequestView, tokens: int, left: int, blocks: int) -> None:

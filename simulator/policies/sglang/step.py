@@ -16,7 +16,7 @@ from simulator.request import RequestView
 
 
 class Note(NamedTuple):
-    """What SGLang's scheduler remembers from step to step."""
+    """State that SGLang's scheduler keeps from step to step."""
 
     ratio: float  # the new token ratio at the decode step `since`, from where on it falls
     since: int

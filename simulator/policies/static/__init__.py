@@ -31,7 +31,9 @@ class Static:
 
     max_num_seqs: MaxNumSeqs = 256
     max_num_batched_tokens: MaxNumBatchedTokens = 2048
-    batch_timeout_s: Annotated[Seconds, doc("wait of the oldest request before a batch starts that is not full")] = 0.1
+    batch_timeout_s: Annotated[
+        Seconds, doc("wait of the oldest request after which a batch starts that is not full")
+    ] = 0.1
     stream: Annotated[bool, doc("tokens reach the client one by one; false: all at the end of the batch")] = True
 
     def __post_init__(self) -> None:

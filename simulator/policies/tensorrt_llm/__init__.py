@@ -26,11 +26,11 @@ from simulator.timing.host import Host
 
 CapacityPolicy = Annotated[
     Literal["guaranteed_no_evict", "max_utilization", "static_batch"],
-    doc("the memory that a request must find to enter"),
+    doc("memory that must be free for a request to be admitted"),
 ]
 ContextChunkingPolicy = Annotated[
     Literal["first_come_first_served", "equal_progress"],
-    doc("who gets a step's tokens where the prompts together have more"),
+    doc("which prompts get a step's tokens, if together they have more"),
 ]
 
 

@@ -50,11 +50,13 @@ class Tgi:
 
     max_num_seqs: MaxNumSeqs = 256
     max_num_batched_tokens: MaxNumBatchedTokens = 2048
-    waiting_served_ratio: Annotated[Factor, doc("waiting requests that fit, per running one, that start a prefill")] = (
-        0.3
-    )
-    max_waiting_tokens: Annotated[CountOrZero, doc("steps from one prefill on until the next starts in any case")] = 20
-    max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
+    waiting_served_ratio: Annotated[
+        Factor, doc("waiting requests that fit, for each running one, from which on a prefill starts")
+    ] = 0.3
+    max_waiting_tokens: Annotated[CountOrZero, doc("steps after a prefill until the next one starts in any case")] = 20
+    max_batch_prefill_tokens: Annotated[
+        Count | None, doc("tokens of a prefill, at most; null: max_num_batched_tokens")
+    ] = None
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
     enable_chunked_prefill: EnableChunkedPrefill = False

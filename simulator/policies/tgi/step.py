@@ -125,9 +125,9 @@ def _step_in_chunks(view: View, limits: TgiLimits) -> StepPlan:
 
 
 def _shares(chunks: list[Chunk], decoding: int, limits: TgiLimits) -> tuple[tuple[RequestView, int], ...]:
-    """What is left of prompts behind these chunks, and its tokens in the next step (`generate_token`).
+    """The prompts that these chunks do not finish, and their tokens in the next step (`generate_token`).
 
-    The requests that stop with this step still count; the prompt that came last is served first.
+    Requests that stop with this step still count. The prompt that came last is served first.
     """
     budget = limits.prefill_tokens - (decoding + len(chunks) - 1)
     shares: list[tuple[RequestView, int]] = []

@@ -135,7 +135,7 @@ def routed_experts(
 
 
 def chooses_experts(kernel: str) -> bool:
-    """Whether what was measured takes the router's logits; else it was given the chosen experts."""
+    """True if the measured kernel takes the router's logits; otherwise it was given the chosen experts."""
     return "monolithic" in kernel or kernel == "vllm_mxfp4_moe"
 
 
@@ -171,7 +171,7 @@ def _binomial(tokens: int, chance: float) -> tuple[Array, Array]:
 
 
 def has_experts(tables: ExpertTables, model: Model, backend: str = AUTO) -> bool:
-    """Whether the tables have experts of the model's precision, by that backend."""
+    """True if the tables have experts of the model's precision, by that backend."""
     try:
         return bool(_cells(tables, model, expert_precision(model), backend))
     except InputError:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from reports.drawing.plot import ReportRun
+from simulator.policies import COMPARED
 from tests.command import batchlab, small, tree
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
@@ -43,6 +44,12 @@ def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, mon
     drawn = batchlab("report", target.relative_to(tmp_path), cwd=tmp_path)
     assert drawn.out == done.out.replace(f"run folders: {folder}\n", "")
     assert tree(target) == before
+
+
+def test_compare_takes_one_policy_of_each_kind_unless_told(tmp_path: Path) -> None:
+    done = batchlab("compare", small(tmp_path), "--json", "--no-report", "--quiet", cwd=tmp_path)
+    assert list(json.loads(done.out)) == [*COMPARED]
+    assert f"default: {','.join(COMPARED)}" in " ".join(batchlab("compare", "--help", cwd=tmp_path).out.split())
 
 
 def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:

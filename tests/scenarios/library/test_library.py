@@ -164,7 +164,7 @@ def test_quickstart_shows_its_point() -> None:
         "{:,.0f} ms instead of {:,.0f} ms".format(*chat),
         "{:,.0f} ms instead of {:,.0f} ms".format(*documents),
         f"{whole['preemptive']['preemptions']} preemptions",
-        "until {:.0f} s, elsewhere until {:.0f} s".format(*until),
+        "until {:.0f} s, with others until {:.0f} s".format(*until),
     ):
         assert said in header, said
     taken = summary("quickstart", "chunked_prefill")["batch_occupancy"]
