@@ -156,7 +156,9 @@ def shown(
     summaries: Summaries, block: Block, own: Own = MappingProxyType({}), *, paired: bool = True
 ) -> list[tuple[Column, dict[str, Cell]]]:
     """The block's columns that tell something, in the units that suit them, with their cells."""
-    pairs = []
+    pairs: list[tuple[Column, dict[str, Cell]]] = []
+    if block.where and not any(run.get(block.where) for runs in summaries.values() for run in runs):
+        return pairs
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
