@@ -23,7 +23,7 @@ from reports.files import write
 from reports.html.inline_svg import inline
 from reports.interactive.data import PERCENTILES
 from reports.interactive.packed import Json, json_text, marks_data
-from reports.plots.cdf import Curve
+from reports.plots.cdf import CdfCurve
 from reports.tables.request_tables import TableRows
 from reports.tables.verdict_table import note, shown
 from reports.units import MISSING, latency, tied
@@ -164,7 +164,7 @@ def _width(svg: str) -> float:
 
 
 def latencies(
-    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
+    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, CdfCurve]]
 ) -> Markup:
     """Controls for the `runs` (label and color) on the page, and their latencies at a percentile that readers choose.
 

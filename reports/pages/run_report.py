@@ -16,7 +16,7 @@ from reports.drawing.plot import DrawnRuns, Plot, ReportRun
 from reports.drawing.style import Picture, Style, styles
 from reports.html import pieces as html
 from reports.interactive.data import page_data
-from reports.plots.cdf import Curve, all_curves, quantities
+from reports.plots.cdf import CdfCurve, all_curves, quantities
 from reports.tables import definitions
 from reports.tables.basis import cost_tables, is_of_steps, provenance_words
 from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
@@ -188,7 +188,7 @@ def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[st
     return found
 
 
-def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
+def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, CdfCurve]]) -> Markup:
     """The latencies of all runs at a percentile, which readers choose, as they do the runs."""
     of_runs = [{"label": run.label, "color": style[run.label].color} for run in runs]
     titles = {each.name: each.title.partition("(")[2].removesuffix(")") for each in quantities(None)}

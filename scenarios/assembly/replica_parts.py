@@ -13,7 +13,7 @@ from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
+from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -22,10 +22,9 @@ from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
 
 if TYPE_CHECKING:
-    from simulator.engine.data_parallel import GroupCost
     from simulator.hardware.models import Model
     from simulator.plan import Policy
-    from simulator.timing.cost import CostModel
+    from simulator.timing.cost import CostModel, GroupCost
 
 _KEY = "hardware.enable_expert_parallel"
 
@@ -85,16 +84,15 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     try:
-        return kv_cache(
+        settings = MemorySettings(
             held_model(scenario),
             scenario.resolve_gpu(),
             hardware.tensor_parallel,
             hardware.gpu_memory_utilization,
             engine.block_size,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
-            hardware.swap_space_gib,
-            hardware.num_gpu_blocks,
         )
+        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
 

@@ -148,9 +148,9 @@ def kv(
     """
     from scenarios.runs.storage.run_folder import to_json
     from simulator.hardware.gpus import find_gpu
-    from simulator.hardware.kv import kv_figures, kv_table
+    from simulator.hardware.kv import MemorySettings, kv_figures, kv_table
     from simulator.hardware.model_config import named_model
 
-    sizes = context, gpu_memory_utilization, block_size, max_num_batched_tokens
-    figures = kv_figures(named_model(model), find_gpu(gpu), tensor_parallel, *sizes)
+    sizes = tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens
+    figures = kv_figures(MemorySettings(named_model(model), find_gpu(gpu), *sizes), context)
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)

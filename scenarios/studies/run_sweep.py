@@ -18,7 +18,7 @@ from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
 from scenarios.runs.storage.staging import staging, unwritable
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.executors import Executor, Failure, InProcess
+from scenarios.studies.executors import Failure, InProcess, SweepExecutor
 from scenarios.studies.study import Study, load_study
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
 from scenarios.studies.sweep_table import ERROR, Row, columns, read_csv, write_csv, write_parquet
@@ -49,7 +49,7 @@ def sweep(
     study: Study,
     folder: Path,
     *,
-    executor: Executor | None = None,
+    executor: SweepExecutor | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Swept:
