@@ -189,7 +189,7 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str | P
         said = paint(figure)
         painted = said if isinstance(said, Painted) else Painted(said)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, for both renderings
+        figure.set_layout_engine(None)  # laid out once, for both renderings
         found = spots(figure, painted.marks)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
