@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, OverwriteFile, Quiet, Set
+from scenarios.cli.flags import Console, Given, Json, OverwriteFile, Quiet, Set
 from simulator.errors import InputError
 
 
@@ -59,16 +59,16 @@ def from_(
     if out is not None:
         _write(out, text, overwrite=overwrite)
     console.notes([*(note for _, notes in chosen for note in notes), *found.all_notes()])
-    if json:
+    if json and measured is None:
         console.out(to_json(found.to_json()))
     elif out is None:
         console.out(text)
-    else:
+    elif not json:
         console.out(f"{out}: run it with\n  batchlab run {out if out.is_absolute() else f'./{out}'}\n")
     if measured is not None:
         from scenarios.cli.validate import validate
 
-        validate(str(out), measured, replay=trace is None, overwrite=overwrite, json=json, quiet=quiet)
+        validate(str(out), measured, replay=trace is None, given=Given(overwrite=overwrite, json=json, quiet=quiet))
 
 
 def _write(path: Path, text: str, *, overwrite: bool) -> None:
