@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from scenarios.measured.totals import Totals
 from scenarios.traces.rows import RowError, integer, plural, real, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints
 
 T = TypeVar("T")
 
+NO_TOTALS = Totals()
 CLOCK_SLACK_S = 1e-3  # stamps of one request may be out of order by this much: rounding, several threads
 LONGEST_S = 1e7  # a latency above this is a mistaken unit
 
@@ -53,7 +55,8 @@ class MeasuredRun:
 
     `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
     from the first arrival to the last token (NaN: not known). `at_client`: a client took the times, so they include the
-    way to the engine and back. `rows` counts failed requests too.
+    way to the engine and back. `rows` counts failed requests too. `sample_of` is how many requests were served, where
+    the log keeps a sample of them; `makespan_s` is then that of the run, if the log says it.
     """
 
     format: str
@@ -72,6 +75,7 @@ class MeasuredRun:
     makespan_s: float
     at_client: bool
     notes: tuple[str, ...]
+    sample_of: int | None = None
 
     @property
     def has_arrivals(self) -> bool:
@@ -94,8 +98,10 @@ def assemble(
     failed: str = "",
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
+    totals: Totals = NO_TOTALS,
 ) -> MeasuredRun:
-    """Check the requests and make the log of them. `failed` says why the others are left out.
+    """Check the requests and make the log of them. `failed` says why the others are left out, `totals` what the tool
+    counted itself.
 
     Raises InputError, with the place in the file, for impossible times, and for a log without a served request.
     """
@@ -106,12 +112,14 @@ def assemble(
             raise Row({}, file, each.place).error(wrong)
     arrival, scheduled = _floats(served, "arrival_s"), _floats(served, "scheduled_s")
     ttft, e2el = _floats(served, "ttft_s"), _floats(served, "e2el_s")
-    outputs = _ints(served, "output_tokens")
+    inputs, outputs = _ints(served, "input_tokens"), _ints(served, "output_tokens")
     known = np.isfinite(arrival).all()
     first = float(arrival.min()) if known else 0.0
     tpot = np.full(len(served), np.nan)
     np.divide(e2el - ttft, outputs - 1, out=tpot, where=outputs > 1)
     dropped = rows - len(served)
+    sample_of = totals.kept_of(len(served))
+    makespan_s = float((arrival + e2el).max()) - first if known and sample_of is None else duration_s
     return MeasuredRun(
         format=format_,
         file=file,
@@ -120,19 +128,21 @@ def assemble(
         request_ids=_names(served, file),
         arrival_s=arrival - first,
         scheduled_s=scheduled - first,
-        input_tokens=_ints(served, "input_tokens"),
+        input_tokens=inputs,
         output_tokens=outputs,
         ttft_s=ttft,
         tpot_s=tpot,
         e2el_s=e2el,
         preemptions=None if any(s.preemptions is None for s in served) else _ints(served, "preemptions"),
-        makespan_s=float((arrival + e2el).max()) - first if known else duration_s,
+        makespan_s=makespan_s,
         at_client=at_client,
         notes=(
             f"{format_}: {plural(len(served), 'request')} of {plural(rows, 'row')}",
             *([f"left out {plural(dropped, 'row')}: {failed}"] if dropped else []),
             *notes,
+            *totals.notes(len(served), int(inputs.sum()), int(outputs.sum())),
         ),
+        sample_of=sample_of,
     )
 
 

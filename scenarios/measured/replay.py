@@ -12,10 +12,14 @@ from simulator.workload import Workload
 def workload_of(log: MeasuredRun) -> Workload:
     """Return the served requests of a log, ties in its order, each under its name or row number there.
 
-    Raises InputError for a log without arrivals.
+    Raises InputError for a log without arrivals, and for one that keeps a sample of its requests.
     """
     if not log.has_arrivals:
         raise InputError("the log has no arrivals to replay", file=log.file, hint="leave --replay out")
+    if log.sample_of is not None:
+        what = f"the log keeps {len(log.row):,} of {log.sample_of:,} requests: a replay of them is not the traffic"
+        hint = "leave --replay out and give the scenario the traffic of the run, or record every request"
+        raise InputError(what, file=log.file, hint=hint)
     order = np.argsort(log.arrival_s, kind="stable")
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
     outputs = log.output_tokens[order]
