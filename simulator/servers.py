@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from simulator.front_end import FrontEnd
 from simulator.timing.host import Host
 
-Since = tuple[int, ...]
-"""A version, as (0, 19); () is before all."""
+Since = tuple[int, ...]  # a version, as (0, 19); () is before all
 _NEWEST: Since = (10**9,)
 
 

@@ -109,7 +109,7 @@ def is_random(scenario: Scenario) -> bool:
         return True
     trace = workload.trace
     drawn = trace.format == "servegen-tables" or workload.path.is_dir()  # tables that a trace is drawn from
-    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
+    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.copies > 1 or trace.arrival is not None:
         return True
     return workload.predictor is not None and workload.predictor.kind == "noisy"
 

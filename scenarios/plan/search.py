@@ -3,6 +3,12 @@
 If both ends of the bracket know their distance from the limit, the next rate is where a line through them crosses it
 (regula falsi), kept away from the ends. Latencies bend sharply at the limit, so an excess far from it counts little
 more than `_BEND`. The search ends with a rate that holds and one that does not, within `tolerance` of each other.
+
+Both searches end, whatever the probes say. Rates are numbers of five digits, and so are the ends `least` and `most`,
+between which there are finitely many. Until there is a bracket, each rate lies beyond the one before, by
+`_LEAST_STRIDE` or more, and is an end at the latest: upwards until a probe fails, then downwards, and a probe at an end
+is the last one. After `_PATIENCE` probes strides are doublings, whatever they foresee, so there are few. Within a
+bracket each rate lies strictly between its ends and becomes one of them. Whole numbers likewise.
 """
 
 from __future__ import annotations
@@ -19,6 +25,8 @@ _FIRST_STRIDE = 1 / 16  # of the logarithm of a whole number
 _USUAL_SLOPE = 2.0  # of an excess over the logarithm of what is searched for
 _KNOWN = 10.0  # an excess above is that of a run without a value
 _DIGITS = 5
+_LEAST_STRIDE = 2 * 10.0 ** (1 - _DIGITS)  # of the logarithm: neighbours of five digits differ by less
+_PATIENCE = 8  # probes without a bracket: what they foresaw did not come
 _LONGEST = 2.0  # factor between two rates on the way to a bracket
 
 
@@ -54,8 +62,8 @@ def largest(
     tolerance: float | Callable[[Sequence[tuple[float, P]]], float] = 0.015,
     step: float = 2.0,
     slope: float | None = None,
-    least: float = 0.0,
-    most: float = math.inf,
+    least: float = 1e-9,
+    most: float = 1e9,
     go_on: Callable[[], bool] = lambda: True,
     too_little: Callable[[P], bool] = lambda _: False,
 ) -> Found[P]:
@@ -64,10 +72,14 @@ def largest(
     `tolerance` may be worked out from the probes so far. `slope` is the expected growth of the excess with the
     logarithm of the rate: with it, the first probe alone foresees the second. `too_little` says that a probe failed for
     want of load: then the rate goes up. `go_on` is asked before each probe; if it says no, the bracket so far is
-    returned.
+    returned. `least` and `most` are above 0 and finite, and rounded as all rates are; `step` is above 1.
     """
     found: Found[P] = Found()
     rate, factor = rounded(start), step
+    least, most = rounded(least), rounded(most)
+    assert least > 0
+    assert most < math.inf
+    assert step > 1
     while True:
         if not go_on():
             return found
@@ -83,7 +95,8 @@ def largest(
         if rate >= most if up else rate <= least:
             found.is_settled = True
             return found
-        stride = _foreseen(found.probes, _known(tolerance, found.probes), math.log(factor), slope)
+        foreseen = _foreseen(found.probes, _known(tolerance, found.probes), math.log(factor), slope)
+        stride = max(_LEAST_STRIDE, foreseen if len(found.probes) < _PATIENCE else math.log(factor))
         rate = rounded(min(rate * math.exp(stride), most) if up else max(rate / math.exp(stride), least))
         factor = min(factor * factor, max(step, _LONGEST))
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from scenarios.places import unset_hint, with_variables
+from scenarios.schema.cost import OwnCostConfig
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
@@ -150,7 +151,7 @@ def _not_found(source: str) -> InputError:
 # ---------------------------------------------------------------------------------------------------------- resolution
 
 
-_OF_A_GROUP = (("cost", "path"), ("model",), ("model", "base"), ("engine", "policy"))
+_OF_A_GROUP = (("cost", "path"), ("cost", "kind"), ("model",), ("model", "base"), ("engine", "policy"))
 _PATHS = (("workload", "trace", "path"), *_OF_A_GROUP, ("router",), ("router", "kind"))
 
 
@@ -177,7 +178,7 @@ def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: 
     value = holder.get(path[-1]) if isinstance(holder, dict) else None
     if not isinstance(value, str) or not value:
         return
-    is_code = path[0] in ("engine", "router")  # `path.py:Class`
+    is_code = path[0] in ("engine", "router") or path == ("cost", "kind")  # `path.py:Class`
     written, colon, name = value.rpartition(":") if is_code else (value, "", "")
     ending = ".py" if is_code else ".json" if path[0] == "model" else ""
     if not written.endswith(ending):
@@ -268,6 +269,8 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
     file = scenario.engine.policy_file
     if file is not None and not _exists(file):
         found.append(_no_file(("engine", "policy"), file))
+    if isinstance(scenario.cost, OwnCostConfig) and not _exists(scenario.cost.file):
+        found.append(_no_file(("cost", "kind"), scenario.cost.file))
     file = scenario.routing.file
     if file is not None and not _exists(file):
         found.append(_no_file(("router",) if isinstance(scenario.router, str) else ("router", "kind"), file))

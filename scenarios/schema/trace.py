@@ -44,6 +44,19 @@ class TraceConfig(Strict):
     loop: Annotated[
         int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
     ] = 1
+    copies: Annotated[
+        float,
+        Field(ge=1, le=1e5),
+        doc(
+            "copies of the part laid over each other, each of other clients: more users of its kind; of the last one "
+            "the share that a fraction says"
+        ),
+        Unit("copies"),
+    ] = 1.0
+    shift_s: Annotated[
+        Seconds | None,
+        doc("each copy after the first is shifted by a random time below this, around the end; null: anywhere"),
+    ] = None
     arrival: Annotated[
         ArrivalConfig | None,
         doc("generated arrivals instead of the recorded ones; null: those of the trace, or all at 0"),
@@ -81,6 +94,10 @@ class TraceConfig(Strict):
     def _either_recorded_or_not(self) -> Self:
         if self.sessions == "closed_loop" and self.arrival is not None:
             raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
+        if self.copies > 1 and self.arrival is not None:
+            raise ValueError("copies: they keep the recorded arrivals; leave arrival out, or give it the whole rate")
+        if self.shift_s is not None and self.copies == 1:
+            raise ValueError("shift_s: there is one copy, and it is not shifted; add copies")
         return self
 
 

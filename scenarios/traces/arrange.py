@@ -21,8 +21,9 @@ _BURSTY = 0.5  # share of equal stamps from which a note speaks of jitter
 class Arranged:
     """The requests of a replay, in order.
 
-    `arrival` (seconds) ascends; `place` is that of each in the columns, `copy` the pass of the loop, from 0. `after` is
-    the request (a place in these arrays, an earlier one) whose answer it follows, or -1; None where no row follows one.
+    `arrival` (seconds) ascends; `place` is that of each in the columns, `copy` the pass of the loop, from 0; `layer` is
+    the copy of those laid over each other, from 0, or None where there is one. `after` is the request (a place in these
+    arrays, an earlier one) whose answer it follows, or -1; None where no row follows one.
     """
 
     arrival: Floats
@@ -30,6 +31,7 @@ class Arranged:
     copy: Ints
     after: Ints | None
     notes: list[str]
+    layer: Ints | None = None
 
 
 def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None, timed: bool) -> Arranged:
@@ -50,22 +52,31 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
         )
     steps = np.diff(arrival)
     count = len(arrival)
-    copy = np.zeros(count, dtype=np.int64)
+    copy, layer = np.zeros(count, dtype=np.int64), None
     if options.loop > 1:
         arrival, place, copy, after = _repeated(arrival, place, after, options)
         notes.append(f"replayed {options.loop:,} times; a prefix cache finds the copies, which have equal contents")
+    if options.copies > 1:
+        arrival, place, copy, layer, after = _overlaid(columns, arrival, place, copy, after, options)
+        shift = "anywhere in it" if options.shift_s is None else f"by up to {options.shift_s:g} s"
+        notes.append(
+            f"{options.copies:g} copies of the trace laid over each other, each after the first shifted {shift} "
+            f"(seed {options.seed}); their clients, sessions and prompts are others, shared text stays shared"
+        )
     if options.jitter_s:
         notes.append(f"jitter: each arrival moved by up to {options.jitter_s:g} s (seed {options.seed})")
         arrival = arrival + _jitter(len(arrival), options.seed, after) * options.jitter_s
+    if options.jitter_s or layer is not None:
         again = np.argsort(arrival, kind="stable")
         arrival, place, copy = arrival[again], place[again], copy[again]
         after = None if after is None else _moved(after, again)
+        layer = None if layer is None else layer[again]
     elif timed:
         notes += tick_notes(int(np.count_nonzero(steps == 0)), len(steps), steps[steps > 0])
     if options.rate_scale != 1.0:
         notes.append(f"rate x {options.rate_scale:g}: times divided by {options.rate_scale:g}")
         arrival = arrival / options.rate_scale
-    return Arranged(arrival, place, copy, after, notes)
+    return Arranged(arrival, place, copy, after, notes, layer)
 
 
 def zero_of(in_ns: bool, first: float, options: TraceOptions) -> float:
@@ -118,12 +129,31 @@ def _repeated(
 ) -> tuple[Floats, Ints, Ints, Ints | None]:
     """The rows as often as `loop` says, one pass behind the other."""
     count, loop = len(arrival), options.loop
-    seconds = float(arrival[-1] - arrival[0])
-    # Rows before the first of the file, out of order, are in the window too: the part may last longer than it.
-    period = seconds * count / max(count - 1, 1) if options.duration_s is None else max(options.duration_s, seconds)
+    period = _period_s(arrival, options.duration_s)
     copy = np.repeat(np.arange(loop, dtype=np.int64), count)
     repeated = None if after is None else np.where(np.tile(after, loop) >= 0, np.tile(after, loop) + copy * count, -1)
     return np.tile(arrival, loop) + copy * period, np.tile(place, loop), copy, repeated
+
+
+def _period_s(arrival: Floats, duration_s: float | None) -> float:
+    """Seconds from the beginning of a part to that of the next one like it, where the mean rate goes on."""
+    count, seconds = len(arrival), float(arrival[-1] - arrival[0])
+    # Rows before the first of the file, out of order, are in the window too: the part may last longer than it.
+    return seconds * count / max(count - 1, 1) if duration_s is None else max(duration_s, seconds)
+
+
+def _overlaid(
+    columns: Columns, arrival: Floats, place: Ints, copy: Ints, after: Ints | None, options: TraceOptions
+) -> tuple[Floats, Ints, Ints, Ints, Ints | None]:
+    """The rows of all copies, with the copy that each is in; still copy by copy."""
+    from scenarios.traces.overlay import followers_of, laid_over, units_of  # few traces are copied
+
+    count, given = len(arrival), columns.extra.get("session_id")
+    sessions = None if given is None else [given[at] for at in place.tolist()]
+    window_s = None if options.duration_s is None else options.duration_s * options.loop
+    units = units_of(sessions, copy, after, count)
+    over = laid_over(arrival, units, _period_s(arrival, window_s), options.copies, options.shift_s, options.seed)
+    return over.arrival, place[over.row], copy[over.row], over.layer, followers_of(after, over, count)
 
 
 def _jitter(count: int, seed: int, after: Ints | None) -> Floats:

@@ -26,7 +26,9 @@ class TraceOptions:
 
     `sample` keeps a request with this probability, a session as a whole, under `seed`. `loop` replays the part so many
     times, each after the one before: a copy begins after `duration_s`, or where the next request would be at the mean
-    rate; its requests and sessions are named after it (`17#2`), and their content is the same. `zero_output` says what
+    rate; its requests and sessions are named after it (`17#2`), and their content is the same. `copies` lays the part
+    over itself (`scenarios.traces.overlay`): other clients (`17@2`) with contents of their own, each copy shifted by a
+    draw below `shift_s` seconds of the trace, or anywhere in the part. `zero_output` says what
     becomes of answers without a token, mostly failed requests: `skip` sets the row aside, `one` makes it a prompt whose
     computation yields the first token. `columns` reads a log of any other layout as a native trace: it maps native
     columns to those of the file, and `time_unit` is then that of arrival_time_s. `input_scale` and `output_scale`
@@ -49,6 +51,8 @@ class TraceOptions:
     max_tokens: int | None = None
     sample: float = 1.0
     loop: int = 1
+    copies: float = 1.0
+    shift_s: float | None = None
     zero_output: Literal["skip", "one"] = "skip"
     columns: Mapping[str, str] | None = None
 
@@ -61,9 +65,11 @@ class TraceOptions:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name}: {value} is not above 0")
-        for name in ("start_s", "jitter_s"):
+        if not (math.isfinite(self.copies) and self.copies >= 1):
+            raise InputError(f"copies: {self.copies} is below 1", hint="sample: 0.5 keeps half of the requests")
+        for name in ("start_s", "jitter_s", "shift_s"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}: {value} is not 0 or above")
         for name in ("limit", "max_tokens", "loop"):
             value = getattr(self, name)
@@ -86,7 +92,12 @@ class TraceOptions:
     def arranges(self) -> bool:
         """Return whether requests are moved or scaled, not only chosen."""
         scales = (self.rate_scale, self.input_scale, self.output_scale)
-        return self.jitter_s > 0 or self.loop > 1 or self.max_tokens is not None or scales != (1.0, 1.0, 1.0)
+        return (
+            self.jitter_s > 0
+            or max(self.loop, self.copies) > 1
+            or self.max_tokens is not None
+            or scales != (1.0, 1.0, 1.0)
+        )
 
 
 def _bad_format(name: str) -> InputError:

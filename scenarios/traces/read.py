@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from scenarios.traces.rows import Tally, plural
 from scenarios.traces.sources import public_source_hint
 from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable, twice
 from simulator.errors import InputError
+from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
 
 
@@ -97,7 +98,7 @@ def _workload(
         session_ids=_of_copies(extra["session_id"], arranged) if "session_id" in extra else None,
         predicted_output_tokens=None if predicted is None else _predicted(predicted, options.output_scale)[order],
         deadline_s=None if deadline is None else _floats(deadline, np.nan)[order],
-        content=None if content is None or not any(content.rows) else [content.rows[place] for place in places],
+        content=None if content is None or not any(content.rows) else _contents(content.rows, arranged, extra),
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],
         delay_s=_delays(extra.get("delay_s"), arranged, options.rate_scale),
@@ -110,6 +111,19 @@ def _workload(
             *([] if content is None else content.notes),
         ),
     )
+
+
+def _contents(
+    rows: Sequence[PromptContent | None], arranged: Arranged, extra: Mapping[str, Sequence[Any]]
+) -> list[PromptContent | None]:
+    """The contents in the order of the replay; those of copies are their clients' own."""
+    places = arranged.place.tolist()
+    if arranged.layer is None:
+        return [rows[place] for place in places]
+    from scenarios.traces.overlay import OwnContents  # few traces are copied
+
+    own = OwnContents(rows, extra.get("session_id"))
+    return list(map(own.of, places, arranged.layer.tolist()))
 
 
 def _outputs(columns: Columns, options: TraceOptions) -> tuple[Ints, Ints, list[str]]:
@@ -173,15 +187,21 @@ def _names(columns: Columns, file: str) -> list[str] | None:
 
 def _request_ids(columns: Columns, arranged: Arranged, names: list[str] | None) -> Sequence[str] | None:
     """Names in the order of the replay; None where every request lies at the row that it is named by."""
-    if names is None:
+    if names is None and arranged.layer is None:
         rows = np.asarray(columns.row, dtype=np.int64)
         if np.array_equal(rows[arranged.place] + arranged.copy * len(rows), np.arange(len(arranged.place))):
             return None
-        names = list(map(str, columns.row))
+    names = names or list(map(str, columns.row))
     return [str(name) for name in _of_copies(names, arranged)]
 
 
 def _of_copies(names: Sequence[str | None], arranged: Arranged) -> list[str | None]:
-    """Names in the order of the replay; those of later passes say which."""
+    """Names in the order of the replay; those of later passes and of other copies say which."""
     pairs = zip(arranged.place.tolist(), arranged.copy.tolist(), strict=True)
-    return [names[place] if not copy or names[place] is None else f"{names[place]}#{copy + 1}" for place, copy in pairs]
+    found = [
+        names[place] if not copy or names[place] is None else f"{names[place]}#{copy + 1}" for place, copy in pairs
+    ]
+    if arranged.layer is None:
+        return found
+    layers = arranged.layer.tolist()
+    return [f"{name}@{at + 1}" if at and name is not None else name for name, at in zip(found, layers, strict=True)]

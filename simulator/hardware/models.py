@@ -303,11 +303,8 @@ HUGGING_FACE: Mapping[str, str] = {model.name: name for name, model in _TABLE.it
 """The Hugging Face name of each built-in model, which servers take."""
 
 
-NVFP4_BYTES = 0.5625
-"""Bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights."""
-
-FEWEST_WEIGHT_BYTES = 0.1
-"""Weights of a bit have 0.125 bytes."""
+NVFP4_BYTES = 0.5625  # bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights
+FEWEST_WEIGHT_BYTES = 0.1  # weights of a bit have 0.125 bytes
 
 REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
 """The dimensions that a mapping without a `base` must give."""

@@ -66,6 +66,63 @@ def test_ends_where_there_is_no_limit_and_where_nothing_holds() -> None:
     assert (never.held, never.failed and never.failed[0], never.is_settled) == (None, 0.01, True)
 
 
+ODD = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, -1e-9, 0.0, 1e-9, 0.3, 20.0])
+
+
+@given(
+    base=st.floats(1e-3, 1e5),
+    span=st.floats(1.0, 5000.0),
+    place=st.floats(-1.0, 1.0),
+    answers=st.lists(st.tuples(st.booleans(), ODD, st.booleans()), min_size=1, max_size=40),
+    step=st.floats(1.02, 3.0),
+    slope=st.none() | ODD,
+    tolerance=st.sampled_from([0.0, 1e-9, 1e-4, 0.02, math.nan]),
+)
+def test_ends_whatever_the_probes_say(
+    base: float,
+    span: float,
+    place: float,
+    answers: list[tuple[bool, float, bool]],
+    step: float,
+    slope: float | None,
+    tolerance: float,
+) -> None:
+    """The ends need not have five digits, answers need not be monotone, and an excess may be no number."""
+    asked: list[float] = []
+    few: list[Probe] = []
+
+    def probe(rate: float) -> Probe:
+        assert rate not in asked, "a rate is asked once"
+        asked.append(rate)
+        holds, excess, is_too_little = answers[min(len(asked), len(answers)) - 1]
+        done = Probe(holds, excess)
+        few.extend([done] if is_too_little and not holds else [])
+        return done
+
+    found = largest(
+        probe,
+        base * span**place,
+        tolerance=tolerance,
+        step=step,
+        slope=slope,
+        least=base / span,
+        most=base * span,
+        too_little=lambda done: any(done is each for each in few),
+    )
+    assert found.is_settled
+    assert len(asked) < 200
+    if not (found.held and found.failed):
+        end = asked[-1]
+        assert end in (float(f"{base / span:.5g}"), float(f"{base * span:.5g}"), asked[0])
+
+
+@pytest.mark.parametrize("base", [5.5, 5.4958, 0.1234567, 33333.4])
+def test_an_impossible_limit_ends_at_the_least_rate(base: float) -> None:
+    found = largest(lambda rate: Probe(False, 20.0), base, least=base / 4096, most=base * 4096)
+    assert found.is_settled
+    assert len(found.probes) <= 14
+
+
 def test_goes_up_where_the_load_is_too_small() -> None:
     """A throughput that is to be at least 5/s, with latencies that hold up to 8/s: below 5 there is too little load."""
 
