@@ -91,6 +91,7 @@ def files_read(scenario: Scenario) -> Iterator[Path]:
         yield Path(scenario.cost.path)
     if isinstance(scenario.cost, OwnCostConfig):
         yield scenario.cost.file
+    yield from scenario.measure.files
     for code in (scenario.engine.policy_file, scenario.routing.file):
         if code is not None:
             yield code

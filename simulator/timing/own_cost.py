@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,11 @@ def load_own_cost(
     A class with a method `start` is given the model, the GPU and the number of GPUs first. Raises InputError where
     there is no such class, and for a parameter that is unknown, missing or out of its limits.
     """
-    cls = named_class("cost model", name, __package__, base)
+    cls: Callable[..., Any] = named_class("cost model", name, __package__, base)
     path, _ = split_class(name)
     file = str(Path(base or ".") / path)
     if not callable(getattr(cls, "step_s", None)):
-        raise InputError(f"{cls.__name__} is no cost model", file=file, hint=_CONTRACT)
+        raise InputError(f"{split_class(name)[1]} is no cost model", file=file, hint=_CONTRACT)
     check_given("cost model", name, parameters_of(cls), parameters)
     try:
         own = cls(**parameters)

@@ -53,8 +53,9 @@ def _totals(benchmark: Mapping[str, Any]) -> Totals:
 def _duration_s(benchmark: Mapping[str, Any]) -> float:
     """From the first request to the end of the last; NaN where the file does not say."""
     begin, end = (benchmark.get(name) for name in ("start_time", "end_time"))
-    both = isinstance(begin, (int, float)) and isinstance(end, (int, float))
-    return float(end - begin) if both and end > begin >= 0 else math.nan
+    if not isinstance(begin, (int, float)) or not isinstance(end, (int, float)):
+        return math.nan
+    return float(end - begin) if end > begin >= 0 else math.nan
 
 
 def _served(row: int, request: Row) -> Served:
