@@ -179,7 +179,9 @@ def _make_one_absolute(document: _Document, holder: Any, path: tuple[Any, ...], 
     """Make absolute what stands under the keys `path` of `holder`, if it is a path; `around` is the holder's place."""
     for key in path[:-1]:
         holder = holder.get(key) if isinstance(holder, dict) else None
-    value = holder.get(path[-1]) if isinstance(holder, dict) else holder[path[-1]] if isinstance(holder, list) else None
+    if not isinstance(holder, list if isinstance(path[-1], int) else dict):
+        return
+    value = holder[path[-1]] if isinstance(holder, list) else holder.get(path[-1])
     if not isinstance(value, str) or not value:
         return
     is_code = path[0] in ("engine", "router") or path[-1] in ("kind", "format") or "metrics" in around  # path.py:NAME
