@@ -18,8 +18,7 @@ from reports.html import pieces as html
 from reports.interactive.data import page_data
 from reports.plots.cdf import CdfCurve, all_curves, quantities
 from reports.tables import definitions
-from reports.tables.basis import provenance_words
-from reports.tables.cost_parts import cost_tables, is_of_steps
+from reports.tables.basis import cost_tables, is_of_steps, provenance_words
 from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.tables.request_tables import (
     class_rows,

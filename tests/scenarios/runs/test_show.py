@@ -61,7 +61,7 @@ def test_a_notebook_shows_tables(result: Result, comparison: Comparison) -> None
 
 
 def test_html_is_escaped() -> None:
-    from reports.tables.notebook import html_table
+    from reports.tables.verdict_table import html_table
 
     text = html_table("<a>", {"<b>": [{"completed": 3}]}, "<c>")
     assert all(f"&lt;{name}&gt;" in text for name in "abc")

@@ -158,7 +158,7 @@ def test_times_below_nothing_are_refused() -> None:
 
 
 def test_ranks_that_share_experts_take_it_too() -> None:
-    from scenarios.assembly.shared_experts import build_group_cost
+    from scenarios.assembly.replica_parts import build_group_cost
 
     def step_s(host: str) -> float:
         data = {
