@@ -23,6 +23,7 @@ from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
 from scenarios.cli.export import export
 from scenarios.cli.flags import spread
+from scenarios.cli.from_ import from_
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
@@ -96,7 +97,7 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: new_verbs(),
 }
-for _verb in (run, compare, sweep, plan, explain, serve, validate, lockstep, report, export, list_, kv):
+for _verb in (run, compare, sweep, plan, explain, from_, serve, validate, lockstep, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():
     for _name, _verb in _verbs.items():
