@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 
 from scenarios.servers.start import Start, launch_of_image, launches, program, unfolded, with_values
 from simulator.errors import InputError, did_you_mean
@@ -28,7 +29,10 @@ def split_line(text: str, place: str = "command line") -> Start:
         if equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
             environment[name] = value
     words = with_values([word for word in words if word not in ("&", "\\")], environment)
-    return Start(place, words, environment=environment, remark=remark.strip())
+    files = {
+        match[1]: match[2] for part in remark.split("; ") if (match := re.fullmatch(r"(\S+\.ya?ml): (\{.*\})", part))
+    }
+    return Start(place, words, environment=environment, remark=remark.strip(), files=files)
 
 
 def read_command(text: str, place: str = "command line") -> Start:
@@ -45,7 +49,7 @@ def read_command(text: str, place: str = "command line") -> Start:
     if found is None and image is not None:
         words = words[image + 1 :]
     name = whole.words[image] if image is not None and image < len(whole.words) else ""
-    return Start(place, words, image=name, environment=whole.environment, remark=whole.remark, gpu=whole.remark)
+    return replace(whole, words=words, image=name)
 
 
 def _image(words: list[str]) -> int | None:
