@@ -16,9 +16,10 @@ _WANTED = (
 
 
 def split_line(text: str, place: str = "command line") -> Start:
-    """Return the words of a command line, without the shell around them; its last comment is the remark."""
+    """Return the words of a command line, without the shell around them; its comments are the remark."""
     text = re.sub(r"\\\s*\n", " ", text)
-    line, _, remark = text.partition("  # ")
+    line, _, behind = text.partition("  # ")
+    remark = "; ".join([each[2:] for each in line.splitlines() if each.startswith("# ")] + [behind.strip()])
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -32,7 +33,7 @@ def split_line(text: str, place: str = "command line") -> Start:
     files = {
         match[1]: match[2] for part in remark.split("; ") if (match := re.fullmatch(r"(\S+\.ya?ml): (\{.*\})", part))
     }
-    return Start(place, words, environment=environment, remark=remark.strip(), files=files)
+    return Start(place, words, environment=environment, remark=remark, files=files, gpu=remark)
 
 
 def read_command(text: str, place: str = "command line") -> Start:

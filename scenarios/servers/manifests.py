@@ -60,8 +60,9 @@ class Deployed:
 def files_of(server: Deployed) -> dict[str, str]:
     """Return the files by name. Those of llm-d and Dynamo are there for the servers that these start."""
     head = "".join(f"# {remark}\n" for remark in [f"{server.replicas} x {server.gpus} x {server.gpu}", *server.remarks])
+    each = f"# on each of {server.replicas:,} replicas\n" if server.replicas > 1 else ""
     found = {
-        "command.sh": f"#!/bin/sh\n{head}exec {line(server.words)}\n",
+        "command.sh": f"#!/bin/sh\n{head}{each}exec {line(server.words)}\n",
         "compose.yaml": head + _yaml(_compose(server)),
         "kubernetes.yaml": head + "---\n".join(map(_yaml, _kubernetes(server))),
     }

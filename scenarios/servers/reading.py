@@ -42,6 +42,9 @@ def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
     said = dict(start.said)
     if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
         said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")
+    if "replicas" in said and "replicas" in read.taken:  # so many servers, each of so many ranks
+        (number, where), (ranks, flag) = said["replicas"], read.taken["replicas"]
+        read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")
     read.taken = {**said, **read.taken}
     return read
 

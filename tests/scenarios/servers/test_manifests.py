@@ -37,12 +37,16 @@ def files(engine: dict[str, Any], hardware: dict[str, Any]) -> tuple[scenarios.S
     ],
     ids=lambda each: each.get("policy") if isinstance(each, dict) else "",
 )
-def test_each_file_is_read_back_as_the_command_is(engine: dict[str, Any], names: set[str], tmp_path: Path) -> None:
+def test_each_file_is_read_back_as_the_command_is(
+    engine: dict[str, Any], names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen, found = files(engine, {"gpu": "h100", "tensor_parallel": 2})
     assert set(found) == {"command.sh", "compose.yaml", "kubernetes.yaml", *names}
     expected = make(read_source(deploy(chosen, 3)), gpu="h100").scenario
-    for name in set(found) - {"options.yaml", "command.sh"}:
+    monkeypatch.chdir(tmp_path)  # the script names the file of options as it lies beside it
+    for name in found:
         (tmp_path / name).write_text(found[name])
+    for name in set(found) - {"options.yaml"}:
         read = make(read_source(str(tmp_path / name)), overrides=[f"name={expected.name}"]).scenario
         if name == "dynamo.yaml":  # its image says no version of the server
             read = read.model_copy(update={"engine": expected.engine}) if engine["policy"] == "vllm" else read

@@ -98,14 +98,14 @@ def test_each_flag_without_a_key_is_named_with_its_reason() -> None:
 
 
 def test_the_gpu_is_taken_from_a_node_selector(tmp_path: Path) -> None:
-    container = {"image": "vllm/vllm-openai:v0.20.0", "args": ["--model", "$(NAME)", "--max-num-seqs", "12"],
+    container = {"image": "vllm/vllm-openai:v0.20", "args": ["--model", "$(NAME)", "--max-num-seqs", "12", "-dp", "2"],
                  "env": [{"name": "NAME", "value": LLAMA}], "resources": {"limits": {"nvidia.com/gpu": 1}}}  # fmt: skip
     pod = {"containers": [{"image": "nginx"}, container], "nodeSelector": {"gpu": "NVIDIA-A100-SXM4-80GB"}}
     data = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 3, "template": {"spec": pod}}}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(data))
     found = made(str(tmp_path / "a.yaml"))
     assert [key(found, path) for path in ("hardware.gpu", "replicas", "engine.version", "engine.max_num_seqs")] == [
-        "a100-80gb", 3, "0.20", 12,
+        "a100-80gb", 6, "0.20", 12,
     ]  # fmt: skip
 
 
