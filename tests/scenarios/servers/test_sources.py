@@ -271,3 +271,15 @@ def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
         done = batchlab(*shlex.split(command), cwd=tmp_path)
         assert done.out == out
         assert not err or done.err == err
+
+
+def test_a_log_of_requests_validates_the_scenario_at_once(tmp_path: Path) -> None:
+    serve = f"vllm serve {LLAMA} --max-num-seqs 4"
+    assert batchlab("from", serve, "--out", "a.yaml", "--set", "workload.requests=9", cwd=tmp_path).code == 0
+    assert batchlab("run", "./a.yaml", "--out", "server", cwd=tmp_path).code == 0
+    assert batchlab("export", "server", "--format", "vllm", cwd=tmp_path).code == 0
+    measured = ("--measured", "server/vllm-bench.json")
+    done = batchlab("from", serve, "--out", "b.yaml", *measured, "--json", cwd=tmp_path)
+    assert done.code == 0
+    assert abs(json.loads(done.out)["makespan"]) < 0.05
+    assert batchlab("from", serve, *measured, cwd=tmp_path).code == 2, "--measured needs a file to validate"
