@@ -22,7 +22,9 @@ class OwnCostConfig(Strict):
     model_config = ConfigDict(extra="allow")
 
     kind: Annotated[
-        str, Field(pattern=CLASS_PATTERN, description="the path of a file and a class in it"), doc("class of your own, as `path.py:Class`")
+        str,
+        Field(pattern=CLASS_PATTERN, description="the path of a file and a class in it"),
+        doc("class of your own, as `path.py:Class`"),
     ]
 
     @property
