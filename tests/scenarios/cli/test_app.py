@@ -27,6 +27,7 @@ VERBS = [
     "sweep",
     "plan",
     "explain",
+    "from",
     "serve",
     "validate",
     "lockstep",
