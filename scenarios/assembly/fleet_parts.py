@@ -49,6 +49,7 @@ class BuiltGroup:
             replicas=self.group.replicas,
             name=self.group.name,
             max_queued_requests=parts.max_queued_requests,
+            queue_caps=parts.queue_caps,
             autoscaling=None if (rule := self.group.autoscaling) is None else rule.rule(),
             initial_replicas=self.group.scenario.replicas,
             role=self.group.role,
@@ -63,6 +64,9 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:
         raise scenario.error("fleet", error.message, error.hint) from None
+    if apart and any(built.parts.queue_caps for built in fleet):
+        what = "a cap on the queue of one server says nothing of halves of requests on two"
+        raise scenario.error("fleet", what, "leave out max_num_queued_reqs and max_num_queued_tokens")
     models = {repr(built.group.scenario.resolve_model()) for built in fleet}
     if apart and len(models) > 1:
         what = "groups that prefill and groups that decode have different models"
@@ -86,4 +90,8 @@ def build_router(scenario: Scenario) -> Router:
     if RouterFeatures.of(router).hears_ends and any(group.role != "both" for group in scenario.fleet or ()):
         what = f"the router {config.kind} follows whole requests, and here halves of them are served apart"
         raise scenario.error("router", what, "--set router=least_loaded")
+    capped = any(group.scenario.engine.max_num_queued_tokens is not None for group in groups_of(scenario))
+    if capped and getattr(router, "api_server_count", 1) > 1:
+        what = "each API server has a cap of its own on its own tokens, which is known here of one server alone"
+        raise scenario.error("engine.max_num_queued_tokens", what, "--set router.api_server_count=1")
     return router

@@ -12,6 +12,7 @@ from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
+from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
@@ -42,6 +43,7 @@ class ReplicaParts:
     swap_overlap: bool = False
     group_cost: GroupCost | None = None
     max_queued_requests: int | None = None
+    queue_caps: QueueCaps = NO_CAPS
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -62,6 +64,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.swap_overlap,
         group_cost,
         scenario.engine.max_queued_requests,
+        QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
     )
 
 

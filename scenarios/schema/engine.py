@@ -49,6 +49,19 @@ class Engine(Strict):
         doc("waiting requests, preempted ones included, from which on a replica rejects new ones; null: no limit"),
         Unit("requests"),
     ] = None
+    max_num_queued_reqs: Annotated[
+        Annotated[int, Field(ge=0, le=10**9)] | None,
+        doc("vLLM's cap on a server's unfinished requests, running ones included: it rejects others; null: no cap"),
+        Unit("requests"),
+    ] = None
+    max_num_queued_tokens: Annotated[
+        Annotated[int, Field(ge=0, le=10**12)] | None,
+        doc(
+            "vLLM's cap on tokens of a server's prompts without a first token: from it on, the server rejects requests;"
+            " null: no cap"
+        ),
+        Unit("tokens"),
+    ] = None
 
     @property
     def policy_file(self) -> Path | None:
@@ -75,11 +88,17 @@ class Engine(Strict):
         return default if known is None or known.default is MISSING else known.default
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value. A user's policy keeps its defaults in its own file: they are left out."""
+        """Every key with its value; vLLM's caps only where there are any.
+
+        A user's policy keeps its defaults in its own file: they are left out.
+        """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
+        own = {key: value for key, value in own.items() if value is not None or key not in CAPS}
         defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
         return own | defaults | self.given()
 
+
+CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""

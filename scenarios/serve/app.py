@@ -68,7 +68,7 @@ class Service:
         if ticket.rejected is Cause.TOO_LARGE:
             return RefusedError(400, "The KV cache can never hold this request.", "max_tokens")
         if ticket.rejected is not None:
-            self._meters.queue_was_full()
+            self._meters.queue_was_full(ticket.rejected)
             what = "The engine is currently busy and cannot accept new requests."
             return RefusedError(self._overload, f"{what} Please try again later or on a different instance.")
         if self._engine.failure is not None:

@@ -20,7 +20,7 @@ from simulator.metrics.vllm_metrics import (
     HISTOGRAMS,
     LABELS,
     PREFIX,
-    QUEUE_LIMIT,
+    QUEUE_LIMITS,
     REASONS,
     REJECTIONS,
     SUCCESS,
@@ -29,7 +29,7 @@ from simulator.metrics.vllm_metrics import (
     help_of,
 )
 from simulator.request_state import RequestState
-from simulator.results.records import Status
+from simulator.results.records import Cause, Status
 from simulator.traffic.live import LiveTraffic
 
 _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -73,7 +73,7 @@ class Meters:
                 self._success.labels(*labels, reason)
         self._tokens = [self._counters["generation_tokens"].labels(*labels) for labels in every]
         self._gaps = [self._histograms["inter_token_latency_seconds"].labels(*labels) for labels in every]
-        self._rejected.labels(self._model, QUEUE_LIMIT)
+        self._rejected.labels(self._model, QUEUE_LIMITS[Cause.QUEUE_FULL])
         self._registry.register(_Gauges(self._model, live))
 
     def text(self) -> bytes:
@@ -108,9 +108,9 @@ class Meters:
         for name, value in values.items():
             self._histograms[name].labels(self._model, engine).observe(value)
 
-    def queue_was_full(self) -> None:
-        """Count a call that was rejected by the limit of the queue."""
-        self._rejected.labels(self._model, QUEUE_LIMIT).inc()
+    def queue_was_full(self, cause: Cause) -> None:
+        """Count a call that was rejected by a limit of the queue."""
+        self._rejected.labels(self._model, QUEUE_LIMITS[cause]).inc()
 
     def has_tokens(self, row: int, tokens: int, replica: int, arrival_s: float, seen_s: float) -> None:
         """Count the tokens of a request that a client has from `seen_s` on."""

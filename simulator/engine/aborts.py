@@ -38,6 +38,8 @@ class Aborts:
         if live is None or live.status is ABORTED or (live.status is FINISHED and self._state.traits.streams):
             return False
         self.pending[live] = None
+        if self._completion.admission is not None:
+            self._completion.admission.end(row)
         return True
 
     def end_between(self, now_s: float) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from typing import Final, Protocol
 
+from simulator.engine.admission import Admission
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.state import ReplicaState
 from simulator.request import Request
@@ -48,6 +49,7 @@ class Completion:
         recorder: Recorder,
         decisions: DecisionLog | None,
         max_queued_requests: int | None,
+        admission: Admission | None,
         on_end: OnEnd | None,
     ) -> None:
         self.decisions = decisions
@@ -58,6 +60,7 @@ class Completion:
         self._streams = state.traits.streams
         self._frees_late = state.traits.frees_late
         self._max_queued_requests = max_queued_requests
+        self.admission = admission
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
         self.finished: Callable[[], None] | None = None  # see `Replica.tell_finished`
@@ -83,6 +86,8 @@ class Completion:
             del state.lives[live.row]
         if state.cache is not None:
             state.cache.end(live.row)
+        if self.admission is not None:
+            self.admission.end(live.row)
         if self.ended is not None:
             self.ended(live.row)
 
@@ -106,8 +111,13 @@ class Completion:
             self._reject(live, reason, Cause.TOO_LARGE)
         elif most is not None and len(state.waiting) >= most:
             self._reject(live, f"{Cause.QUEUE_FULL.value}: max_queued_requests is {most}", Cause.QUEUE_FULL)
-        else:
+        elif self.admission is None:
             return False
+        elif (refused := self.admission.refusal(request.arrival_s)) is None:
+            self.admission.add(live)
+            return False
+        else:
+            self._reject(live, refused[1], refused[0])
         return True
 
     def _reject(self, live: RequestState, reason: str, cause: Cause) -> None:
@@ -202,6 +212,8 @@ class Completion:
         live.last_token_s = end_s
         live.status = FINISHED
         self._state.held.append(live)
+        if self._streams and self.admission is not None:
+            self.admission.end(live.row)
         if self._streams and self._on_end is not None:
             self._on_end(live.row, Status.FINISHED, end_s, None)
 

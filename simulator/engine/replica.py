@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from simulator.engine.aborts import Aborts
+from simulator.engine.admission import Admission
 from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import apply_in_order, steps_to_hit
 from simulator.engine.clock import Clock
@@ -66,6 +67,7 @@ class Replica:
         fast_forward: bool = True,
         decisions: DecisionLog | None = None,
         max_queued_requests: int | None = None,
+        admission: Admission | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         records = recorder.replicas[index]
@@ -83,7 +85,7 @@ class Replica:
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.first_tokens: FirstTokens | None = None  # told of each, where clients see them later than the engine
         self.progress = Progress(state)
-        self._completion = Completion(index, state, recorder, decisions, max_queued_requests, on_end)
+        self._completion = Completion(index, state, recorder, decisions, max_queued_requests, admission, on_end)
         self.has_listener = on_end is not None
         overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults

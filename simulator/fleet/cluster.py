@@ -43,7 +43,8 @@ class Cluster:
         slo: Slo | None = None,
         link: LinkSpeed | None = None,
     ) -> None:
-        by_steps = RouterFeatures.of(router).reads_caches and len(recorder.replicas) > 1
+        features = RouterFeatures.of(router)
+        by_steps = features.reads_caches and len(recorder.replicas) > 1
         roles = Roles(on_end) if is_disaggregated(groups) else None
         self._recorder = recorder
         self.fleet = Fleet(
@@ -54,10 +55,12 @@ class Cluster:
             log_decisions=log_decisions,
             on_end=on_end if roles is None else roles.request_ended,
             first_tokens=first_tokens,
+            one_server=features.one_server,
         )
         self.dispatch: Dispatch | Disaggregation
         if roles is None:
             self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
+            self.dispatch.admission = self.fleet.admission
         else:
             speed = link or LinkSpeed()
             self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from simulator.engine.admission import Admission
 from simulator.engine.intake import Intake
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import RouterError
@@ -29,6 +30,7 @@ class Dispatch:
         self.replicas = replicas
         self._intakes = intakes
         self._sent = sent
+        self.admission: Admission | None = None  # of the one server that all replicas are behind
 
     def abort(self, replica: int, row: int) -> None:
         """The client of a request that this replica has leaves now; without effect if the request has ended."""
@@ -39,7 +41,12 @@ class Dispatch:
         return self._intakes[replica].has_begun(row)
 
     def choose(self, request: Request) -> int:
-        """The number of the replica that the router chooses. RouterError where it chooses none of them."""
+        """The number of the replica that the router chooses. RouterError where it chooses none of them.
+
+        Where the server will reject the request, the router is not asked: the first replica tells of it.
+        """
+        if self.admission is not None and self.admission.refusal(request.arrival_s) is not None:
+            return self.replicas[0].index
         chosen = self._router.choose(request.arriving(), self.replicas)
         if not isinstance(chosen, ReplicaLoad):
             raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
@@ -25,7 +26,7 @@ class Fleet:
     """Replicas with the processes that drive them. `clocks`, `intakes` and `loads` have one entry a replica.
 
     `make_clock` is asked for the clock of each replica, which data-parallel ranks share. `first_tokens` is told of each
-    request's, unless nothing lies between clients and engine.
+    request's, unless nothing lies between clients and engine. With `one_server` all replicas share its queue caps.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class Fleet:
         log_decisions: bool = False,
         on_end: OnEnd | None = None,
         first_tokens: FirstTokens | None = None,
+        one_server: bool = False,
     ) -> None:
         self._make_clock = make_clock
         self.recorder = recorder
         self.logs = [DecisionLog(index) for index in range(len(recorder.replicas))] if log_decisions else None
         self._fast_forward = fast_forward
         self._on_end = on_end
+        self._one_server = one_server
+        self.admission: Admission | None = None  # of all replicas, where they are one server
         self.first_tokens = first_tokens if first_tokens is not None and first_tokens.front_end else None
         self.replicas: list[Replica] = []
         self.clocks: list[Clock] = []
@@ -86,6 +90,17 @@ class Fleet:
         self.replicas += made
         self.intakes += self._drive(group, made)
 
+    def _admission(self, group: ReplicaGroup) -> Admission | None:
+        """A replica's, which is its server's; None without caps."""
+        caps = group.queue_caps
+        if not self._one_server:
+            return Admission(caps) if caps else None
+        if self.groups and caps != (NO_CAPS if self.admission is None else self.admission.caps):
+            raise InputError(f"the group {group.name} has other caps on its queue than the rest of the one server")
+        if self.admission is None and caps:
+            self.admission = Admission(caps)
+        return self.admission
+
     def _make(self, group: ReplicaGroup) -> list[Replica]:
         first, logs, make_executor = len(self.replicas), self.logs, group.executors()
         if group.group_cost is None:
@@ -105,6 +120,7 @@ class Fleet:
                 fast_forward=self._fast_forward and group.group_cost is None,
                 decisions=None if logs is None else logs[index],
                 max_queued_requests=group.max_queued_requests,
+                admission=self._admission(group),
                 on_end=self._on_end,
             )
             for index in range(first, first + group.replicas)

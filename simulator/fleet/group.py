@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -35,7 +36,8 @@ class ReplicaGroup:
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
-    that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
+    that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting,
+    and its server one beyond `queue_caps`: each replica is a server, unless the router makes one of all.
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
     """
@@ -51,6 +53,7 @@ class ReplicaGroup:
     replicas: int = 1
     name: str = "default"
     max_queued_requests: int | None = None
+    queue_caps: QueueCaps = NO_CAPS
     autoscaling: Autoscaling | None = None
     initial_replicas: int = 1
     role: Role = "both"

@@ -39,10 +39,11 @@ class Status(IntEnum):
 
 
 class Cause(Enum):
-    """Why a request was rejected: of the two, only a full queue is worth another try."""
+    """Why a request was rejected: only a full queue is worth another try."""
 
     TOO_LARGE = "too large"  # it could never be served here
     QUEUE_FULL = "the queue is full"
+    TOKENS_FULL = "the queue is full of tokens"
 
 
 @dataclass(frozen=True, slots=True)

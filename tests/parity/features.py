@@ -7,12 +7,17 @@ records hold. It decides nothing itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from simulator.engine.admission import Admission, QueueCaps
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
+from simulator.metrics.vllm_metrics import QUEUE_LIMITS
+from simulator.request import Request
+from simulator.request_state import DecodeClock, RequestState
 
 Case = Mapping[str, Any]
 
@@ -52,7 +57,32 @@ def idle(rank: int) -> Any:
     )
 
 
-DECIDES: Mapping[str, Callable[[Case], Any]] = {"balancer": balancer}
+def queue_caps(case: Case) -> list[str]:
+    """The word for each request of one sequence or more: "ok", or the cap that rejects it."""
+    admission = Admission(QueueCaps(case["max_num_queued_reqs"], case["max_num_queued_tokens"]))
+    admitted: dict[str, list[RequestState]] = {}
+    decisions = []
+    rows = count()
+    for now_s, (event, name, *told) in enumerate(case["events"]):
+        if event == "add":
+            sequences, tokens = told
+            refused = admission.refusal(now_s, sequences)
+            decisions.append("ok" if refused is None else QUEUE_LIMITS[refused[0]])
+            if refused is None:
+                asked = [Request(next(rows), name, now_s, tokens, 8, 8) for _ in range(sequences)]
+                admitted[name] = [RequestState(each, DecodeClock(16)) for each in asked]
+                for live in admitted[name]:
+                    admission.add(live)
+        elif event == "first":
+            for live in admitted.get(name, ()):
+                live.first_token_s = now_s
+        else:  # an end, or an abort as it is sent
+            for live in admitted.pop(name, ()):
+                admission.end(live.row)
+    return decisions
+
+
+DECIDES: Mapping[str, Callable[[Case], Any]] = {"balancer": balancer, "queue_caps": queue_caps}
 
 
 def decide(kind: str, case: Case) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from tests.parity import features
 from tests.shared_data import shared
 
-WHOLE = {"balancer": "chosen"}
+WHOLE = {"balancer": "chosen", "queue_caps": "decisions"}
 
 
 @cache
@@ -75,6 +75,31 @@ def test_each_rule_of_the_balancer_is_needed(old: str, new: str, monkeypatch: py
     assert differing("balancer") > 0
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("len(self._unfinished) + sequences > most", "len(self._unfinished) + 1 > most"),
+        ("len(self._unfinished) + sequences > most", "len(self._unfinished) + sequences >= most"),
+        ("len(self._unfinished) + sequences > most", "len(self._prefilling) + sequences > most"),
+        ("self._queued_tokens(now_s) >= most", "self._queued_tokens(now_s) > most"),
+        ("if not live.first_token_s < now_s", ""),
+        ("sum(live.input_tokens for live in waiting.values())", "len(waiting)"),
+        ("self._unfinished.discard(row)", "pass"),
+        ("self._prefilling.pop(row, None)", "pass"),
+        ("self._prefilling[live.row] = live", "self._prefilling.setdefault(0, live)"),
+    ],
+)
+def test_each_rule_of_the_queue_caps_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = broken("simulator.engine.admission", old, new)
+    monkeypatch.setattr(features, "Admission", made.Admission)
+    assert differing("queue_caps") > 0
+
+
+def test_of_both_caps_the_requests_are_told_of_first() -> None:
+    full = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0, "events": [["add", "a", 1, 9]]}
+    assert features.decide("queue_caps", full) == ["max_num_queued_reqs"]
+
+
 def test_a_kind_that_is_not_decided_is_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="no cases of the kind 'telepathy'; it decides: balancer"):
+    with pytest.raises(ValueError, match="no cases of the kind 'telepathy'; it decides: balancer, queue_caps"):
         features.decide("telepathy", {})

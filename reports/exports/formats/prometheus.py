@@ -104,8 +104,10 @@ def _counters(run: Exported) -> Iterator[Any]:
     yield family
     name, told = names.REJECTIONS
     family = CounterMetricFamily(names.PREFIX + name, told, labels=("model_name", "reason"))
-    full = [reason for reason in records.reject_reasons.values() if reason.startswith(Cause.QUEUE_FULL.value)]
-    family.add_metric([run.model, names.QUEUE_LIMIT], float(len(full)))
+    for cause, label in names.QUEUE_LIMITS.items():
+        full = sum(reason.startswith(f"{cause.value}:") for reason in records.reject_reasons.values())
+        if full or cause is Cause.QUEUE_FULL:
+            family.add_metric([run.model, label], float(full))
     yield family
 
 

@@ -65,6 +65,7 @@ class VllmDp:
     """
 
     hears_ends: ClassVar = True
+    one_server: ClassVar = True
     usual_interval_s: ClassVar = 0.1
 
     api_server_count: Annotated[
@@ -95,6 +96,7 @@ class VllmDp:
         self._sent[row] = taken_by, rank
 
     def ended(self, row: int) -> None:
-        """A request has ended: finished, aborted or rejected."""
-        server, rank = self._sent.pop(row)
-        server.in_flight[rank] -= 1
+        """A request has ended: finished, aborted, or rejected, perhaps before it was sent anywhere."""
+        if row in self._sent:
+            server, rank = self._sent.pop(row)
+            server.in_flight[rank] -= 1

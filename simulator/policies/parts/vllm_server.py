@@ -45,7 +45,8 @@ _RARE = (
     Flag("--watermark", "engine.watermark", default=0.0),
     Flag("--scheduler-reserve-full-isl", "engine.reserve_full_isl", default=True, means=True),
     Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
-    Flag("--max-num-queued-reqs", "engine.max_queued_requests"),
+    Flag("--max-num-queued-reqs", "engine.max_num_queued_reqs"),
+    Flag("--max-num-queued-tokens", "engine.max_num_queued_tokens"),
     Flag("--enable-expert-parallel -ep", "hardware.enable_expert_parallel", default=False, means=True),
     # Without either it is as the version does by default, which a scenario that leaves the key out stands for.
     Flag("--async-scheduling", "engine.async_scheduling", means=True),
@@ -102,7 +103,7 @@ NOT_MODELLED = {
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
     "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
     "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
-    "this rule of the scheduler is not modelled yet": "prefill-schedule-interval max-num-queued-tokens "
+    "this rule of the scheduler is not modelled yet": "prefill-schedule-interval "
     "max-num-scheduled-tokens scheduler-cls dp-sync-interval disable-chunked-mm-input stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",

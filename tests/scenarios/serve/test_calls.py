@@ -160,21 +160,29 @@ def test_a_request_that_never_fits_is_refused(tmp_path: Path) -> None:
     assert "KV cache" in answer.json["error"]["message"]
 
 
-@pytest.mark.parametrize(("policy", "status"), [("vllm", 503), ("tgi", 429)])
+@pytest.mark.parametrize(
+    ("policy", "status", "cap", "reason"),
+    [
+        ("vllm", 503, "max_queued_requests=3", "max_num_queued_reqs"),
+        ("tgi", 429, "max_queued_requests=3", "max_num_queued_reqs"),
+        ("vllm", 503, "max_num_queued_reqs=5", "max_num_queued_reqs"),
+        ("vllm", 503, "max_num_queued_tokens=3", "max_num_queued_tokens"),
+    ],
+)
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_full_queue_is_told(tmp_path: Path, policy: str, status: int, streams: bool) -> None:
+def test_a_full_queue_is_told(tmp_path: Path, policy: str, status: int, cap: str, reason: str, streams: bool) -> None:
     async def talk(client: Client) -> list[Answer]:
         body = {"prompt": "x", "max_tokens": 50, "stream": streams}
         return await asyncio.gather(*[client.call(COMPLETIONS, body) for _ in range(9)])
 
-    overrides = (f"engine.policy={policy}", "engine.max_num_seqs=2", "engine.max_queued_requests=3")
+    overrides = (f"engine.policy={policy}", "engine.max_num_seqs=2", f"engine.{cap}")
     answers, serving, _ = served(tmp_path / "run", talk, *overrides)
     statuses = [answer.status for answer in answers]
     assert statuses.count(200) + statuses.count(status) == 9
     assert statuses.count(status) >= 4
     refused = answers[statuses.index(status)]
     assert refused.headers["retry-after"] == "1"
-    counted = 'vllm:admission_rejections_total{model_name="llama-3.1-8b",reason="max_num_queued_reqs"}'
+    counted = f'vllm:admission_rejections_total{{model_name="llama-3.1-8b",reason="{reason}"}}'
     assert f"{counted} {statuses.count(status)}.0" in serving.meters.text().decode()
 
 
