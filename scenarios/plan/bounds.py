@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,10 @@ class Bounds:
     high: float
     draws: Floats = field(repr=False, default_factory=lambda: np.empty(0))
     paired_by_seed: bool = False
+
+    def spanning(self, other: Bounds) -> Bounds:
+        """Return these bounds, their interval widened to that of another way to see the same rate."""
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
     def times(self, factor: float) -> Bounds:
         """Return the bounds of a multiple."""

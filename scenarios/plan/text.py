@@ -34,7 +34,8 @@ def sentence(plan: Plan) -> str:
     if best.usd_per_million is not None:
         money.append(f"{best.usd_per_million:,.3g} USD per million output tokens")
     price = f", for {', '.join(money)}" if money else ""
-    return f"{found}{price}.{_equals(plan)}"
+    load = f" {rate_text(best.shown.rate)} requests/s is {best.load_words}." if best.shown and best.load_words else ""
+    return f"{found}{price}.{load}{_equals(plan)}"
 
 
 def _equals(plan: Plan) -> str:
