@@ -22,7 +22,6 @@ from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors
 from simulator.results.records import Ints
 
 COLORS = dict(zip(REGIMES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
-TITLES = {"decode": "decodes alone", "prefill": "prompts alone", "mixed": "both", "swap": "with swapping"}
 MOST_MARKS = 800  # of a picture
 MOST_POINTS = 4000  # of the scatter; of more steps, evenly spaced ones are drawn
 
@@ -60,15 +59,15 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
 
 
 def lockstep_rows(found: LockstepErrors) -> TableRows:
-    """The errors of all steps and of each regime; `noise` is how far two executions of the same steps are apart,
-    `device` how much longer a fixed step of the regime takes than when the profile was measured."""
-    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "drift (%)", "noise (%)", "device (%)")
+    """The errors of all steps and of each regime; `noise floor` is how far two executions of the same steps are
+    apart, `canary` how much longer a fixed step of the regime takes than when the profile was measured."""
+    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "drift (%)", "noise floor (%)", "canary (%)")
     body = []
     for name, each in [("all", found.all), *found.regimes.items()]:
         sizes = [f"{100 * value:.1f}" for value in (each.mape, each.median, each.p95)]
         noise = MISSING if each.floor is None else f"{100 * each.floor:.1f}"
         apart = MISSING if each.control is None else f"{100 * each.control:+.1f}"
-        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.drift:+.1f}", noise, apart))
+        body.append((name, f"{each.steps:,}", *sizes, f"{100 * each.drift:+.1f}", noise, apart))
     return TableRows(head, tuple(body))
 
 
@@ -90,7 +89,7 @@ def _step_words(step: ComparedStep) -> str:
 
 
 def _legend(figure: Figure, names: Sequence[str]) -> None:
-    marks = [Line2D([], [], color=COLORS[name], marker="o", linestyle="", label=TITLES[name]) for name in names]
+    marks = [Line2D([], [], color=COLORS[name], marker="o", linestyle="", label=name) for name in names]
     figure.legend(handles=marks, loc="outside lower center", ncols=4)
 
 
@@ -114,7 +113,7 @@ def _scatter(steps: Sequence[ComparedStep]) -> Picture:
                 Mark(axes, device[at], predicted[at], _step_words(steps[at]), len(series))
                 for at in some[:: max(1, -(-len(some) * len(groups) // MOST_MARKS))].tolist()
             ]
-            series.append(Series(TITLES[name], COLORS[name]))
+            series.append(Series(name, COLORS[name]))
         log_times(axes.xaxis, low, high)
         log_times(axes.yaxis, low, high)
         axes.set_xlim(low, high)
@@ -143,8 +142,8 @@ def _distribution(steps: Sequence[ComparedStep], found: LockstepErrors) -> Pictu
                 axes.step(ordered, height(share), where="post", color=COLORS[name])
             for at in places(len(ordered), MOST_MARKS // 4):
                 said = f"{short(share[at])} % of the steps are off by at most {short(ordered[at])} %"
-                marks.append(Mark(axes, ordered[at], height(share)[at], f"{TITLES[name]}: {said}", len(series)))
-            series.append(Series(TITLES[name], COLORS[name]))
+                marks.append(Mark(axes, ordered[at], height(share)[at], f"{name}: {said}", len(series)))
+            series.append(Series(name, COLORS[name]))
         top = 99.9 if len(steps) >= 1000 else 99.0
         axes.set_xlim(0, max(1.0, float(np.quantile(size, top / 100)) * 1.1))
         tail_axis(axes.yaxis, top)

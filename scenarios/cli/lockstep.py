@@ -73,6 +73,7 @@ def lockstep(
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
+    from scenarios.validate.lockstep_case import priced_elsewhere
     from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
 
@@ -101,11 +102,15 @@ def lockstep(
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
         _free_running(chosen, names, scales, seeds, device, layers, target, console, overwrite=overwrite, json=json)
         return
+    elsewhere = None if profile is not None else priced_elsewhere(chosen, str(scenario), device)
     if replay is not None:
         steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
     else:
-        steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
-    _tell(chosen, steps, fingerprint, device, target, console, overwrite=overwrite, json=json, report=not no_report)
+        steps, fingerprint = _executed(chosen, device, layers, profile, clock, console, elsewhere)
+    _tell(
+        chosen, steps, fingerprint, device, target, console,
+        elsewhere=elsewhere, overwrite=overwrite, json=json, report=not no_report,
+    )  # fmt: skip
 
 
 def _numbers(text: str) -> list[float]:
@@ -157,13 +162,21 @@ def _device_maker(
 
 
 def _executed(
-    scenario: ScenarioModel, device: str, layers: int | None, profile: Path | None, clock: str, console: Console
+    scenario: ScenarioModel,
+    device: str,
+    layers: int | None,
+    profile: Path | None,
+    clock: str,
+    console: Console,
+    elsewhere: str | None,
 ) -> tuple[list[ComparedStep], dict[str, str]]:
     from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s, profile_canary
     from simulator.lockstep.lockstep_run import device_clock, predicted_clock
 
     case = lockstep_case(scenario, measured_swap_s(profile))
     make_device, fingerprint = _device_maker(scenario, device, layers, canary=profile_canary(profile))
+    if elsewhere is not None:
+        console.note(elsewhere)  # the run takes minutes: now there is time to stop it
     with console.timed() as timed:
         told = timed.progress(f"{scenario.name} on {device}", len(case.workload))
         if clock == "device":
@@ -181,6 +194,7 @@ def _tell(
     target: Path,
     console: Console,
     *,
+    elsewhere: str | None,
     overwrite: bool,
     json: bool,
     report: bool,
@@ -197,7 +211,7 @@ def _tell(
 
     found = agreement(steps)
     verdict = LIMITS[device].verdict(found)
-    words = verdict_words(found, verdict)
+    words = verdict_words(found, verdict, elsewhere)
     data = lockstep_json(found, verdict, fingerprint)
     with output(target, overwrite=overwrite, expected={}) as folder:
         write_results(folder, data, steps)

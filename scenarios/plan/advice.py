@@ -34,7 +34,7 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
         if (changed := _built(answer.candidate, setting)) is not None
     ][:_MOST]
     if not changes:
-        return "Nothing here is left to set: another GPU, or more replicas."
+        return "No setting is left to change: take another GPU, or more replicas."
     words = [_worded(setting, answer.candidate) for setting, _ in changes]
     if not tried or lab.is_spent:
         return f"May help (not tried): {' or '.join(words)}."
@@ -82,7 +82,7 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     more = answer.replicas + 1
     after = lab.run(answer.candidate, rate, replicas=more)
     if not after.holds:
-        return "One more replica is not enough either: another GPU."
+        return "One more replica is not enough either: take another GPU."
     price = answer.candidate.usd_per_hour(more)
     cost = "" if price is None else f", for {price:,.2f} USD/h"
     return f"{more:,} replicas hold there (run){cost}."

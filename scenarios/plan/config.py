@@ -136,7 +136,7 @@ def _changes(candidate: Candidate, base: Scenario) -> int:
 def _at_load(lab: Laboratory, candidate: Candidate, experience: Experience) -> Answer:
     """Return the answer of a candidate whose search begins at the load."""
     if lab.is_spent:
-        note = "The budget ended before this was tried on a whole run."
+        note = "The budget ended before this candidate had a whole run."
         return Answer(candidate, False, candidate.scenario.replicas, lab.load, note=note)
     at_load = lab.run(candidate, lab.load, early_stop=False)
     shares = causes(at_load, candidate)

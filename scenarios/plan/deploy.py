@@ -19,7 +19,7 @@ def deploy(scenario: Scenario, replicas: int = 1) -> str:
         return "# each group has a command of its own: plan the groups one by one"
     write = server_of(policy).command
     if write is None:
-        return f"# {policy_label(policy)} is no server's: there is no command for it"
+        return f"# {policy_label(policy)} is not a server's policy: there is no command for it"
     hardware, engine = scenario.hardware, scenario.engine
     at = Deployment(
         model=HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.source.hints import did_you_mean, nearest
+from scenarios.schema.source.hints import did_you_mean, nearest, reordered
 from scenarios.studies.study_axes import NUMBER
 from simulator.errors import InputError
 from simulator.metrics.latency import LATENCIES
@@ -157,8 +157,8 @@ def _check_metric(metric: str, of_class: str | None, flag: str) -> None:
         options = " | ".join(f"{s}_{stem}_ms" for s in ("p50", "p90", "p95", "p99", "mean"))
         hint = f"did you mean `p99_{stem}_ms`? allowed: {options}"
     else:
-        near = nearest(metric, known)
-        hint = (f"did you mean `{near}`? " if near else "") + "allowed: the keys of summary.json (docs/reference.md)"
+        near = reordered(metric, known) or nearest(metric, known)
+        hint = (f"did you mean `{near}`? " if near else "") + "allowed: the keys of summary.json (docs/run-folder.md)"
     raise InputError(f"summary.json has no key {metric!r}", file=flag, hint=hint)
 
 

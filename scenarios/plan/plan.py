@@ -75,7 +75,7 @@ def make_plan(
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
-        notes.append("warning: the budget ended: what was not settled is said of each candidate")
+        notes.append("warning: the budget ended: each candidate says what was not settled")
     about = f"{traffic.num_requests:,} requests, {traffic.rate:g}/s as they stand"
     return Plan(find, scenario.name, tuple(goals), lab.load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
 

@@ -189,7 +189,7 @@ def _answer(lab: Laboratory, candidate: Candidate, found: Sequence[Found[Trial]]
     beyond = held if first.failed is None else first.failed[1]
     note = ""
     if not all(each.is_settled for each in found) or len(found) < len(lab.seeds):
-        note = f"The budget ended before the search did: {rate:g} requests/s hold, more may."
+        note = f"The budget ended before the search did: {rate:g} requests/s hold, and more may hold."
     elif first.failed is None:
         note = f"There is no limit up to {rate:g} requests/s."
     others = [trial for each in found[1:] for _, trial in each.probes]

@@ -35,7 +35,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, experience: Experience)
     """
     if candidate.scenario.fleet is not None:
         raise InputError(
-            "the scenario has a fleet of groups: there is no one number of replicas",
+            "the scenario has a fleet of groups: there is no single number of replicas",
             file="--find replicas",
             hint="leave `fleet` out, or plan the groups one by one",
         )

@@ -162,7 +162,7 @@ def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Settin
     if len(gpus) < 2:
         return settings, []
     if isinstance(base.cost, LinearCostConfig):
-        note = "warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"
+        note = "warning: a linear cost takes the same time on every GPU: they differ only in memory and price"
         return settings, [note]
     if not isinstance(base.cost, ProfileCostConfig):
         return settings, []
@@ -170,8 +170,8 @@ def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Settin
     without = [gpu for gpu in gpus if not _has_profile(load(base, ["cost={kind: profile}", f"{GPU}={gpu}"]))]
     if without:
         note = (
-            f"warning: there is no profile of {base.resolve_model().name} on {', '.join(without)}: step times of all "
-            "GPUs are by roofline, so that they compare; leave it out to compare measured kernels"
+            f"warning: there is no profile of {base.resolve_model().name} on {', '.join(without)}: all GPUs take step "
+            "times by roofline, so that they can be compared; leave these out to compare measured kernels"
         )
         return [{**setting, "cost": {"kind": "roofline"}} for setting in settings], [note]
     return ([{**setting, "cost": {"kind": "profile"}} for setting in settings] if pinned else settings), []

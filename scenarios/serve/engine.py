@@ -140,6 +140,11 @@ class Engine:
 
     # From clients
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a client still waits for an answer, or for the rest of one."""
+        return bool(self._tickets)
+
     def submit(self, requests: Sequence[Request]) -> Ticket:
         """Let the requests of one call arrive now; it is known at once whether they are rejected."""
         ticket = Ticket(self.live.num_requests, [request.output_tokens for request in requests])

@@ -22,6 +22,7 @@ from simulator.errors import InputError
 from simulator.policies import server_of
 
 _LAG_EVERY_S = 0.02
+_DRAINED_EVERY_S = 0.05
 _KEEP_ALIVE_S = 60
 
 
@@ -83,7 +84,10 @@ class Serving:
             loop.add_signal_handler(number, self._stop, server)
         host = f"[{address.host}]" if ":" in address.host else address.host
         url = f"http://{host}:{socket.getsockname()[1]}"
-        beside = [self._tell(server, ready, url), self._measure_lag(), self._end_on_failure(server)]
+        beside = [
+            self._tell(server, ready, url), self._measure_lag(), self._end_on_failure(server),
+            self._end_when_drained(server),
+        ]  # fmt: skip
         tasks = [asyncio.create_task(each) for each in beside]
         try:
             await server.serve(sockets=[socket])
@@ -98,8 +102,13 @@ class Serving:
         """Drain at the first signal, end at the second."""
         if self.service.draining:
             self.engine.leave_all()
-            server.force_exit = True
+            server.force_exit = server.should_exit = True
         self.service.draining = True
+
+    async def _end_when_drained(self, server: uvicorn.Server) -> None:
+        """Let the socket listen as long as answers are under way: whoever asks for /health then gets 503."""
+        while not self.service.draining or self.engine.has_calls:
+            await asyncio.sleep(_DRAINED_EVERY_S)
         server.should_exit = True
 
     async def _tell(self, server: uvicorn.Server, ready: Callable[[str], None], url: str) -> None:

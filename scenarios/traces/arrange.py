@@ -47,13 +47,15 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
         arrival /= 1e9
     after, dropped = _followed(columns, place, names)
     if dropped:
-        notes.append(f"{plural(dropped, 'request')} with an unknown or later request ahead: at the recorded time")
+        notes.append(
+            f"{plural(dropped, 'request')} that follow an unknown or later request: replayed at the recorded time"
+        )
     steps = np.diff(arrival)
     count = len(arrival)
     copy, layer = np.zeros(count, dtype=np.int64), None
     if options.loop > 1:
         arrival, place, copy, after = _repeated(arrival, place, after, options)
-        notes.append(f"replayed {options.loop:,} times; the copies have the same contents, which a prefix cache finds")
+        notes.append(f"replayed {options.loop:,} times; a prefix cache finds the copies, which have equal contents")
     if options.copies > 1:
         arrival, place, copy, layer, after = _overlaid(columns, arrival, place, copy, after, options)
         shift = "anywhere in it" if options.shift_s is None else f"by up to {options.shift_s:g} s"

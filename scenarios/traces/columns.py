@@ -38,7 +38,7 @@ class Cut:
         if self.after:
             notes.append(f"left out {plural(self.after, 'row')} at or after the end of duration_s")
         if self.sampled_out:
-            notes.append(f"left out {plural(self.sampled_out, 'row')} that the sample did not draw")
+            notes.append(f"left out {plural(self.sampled_out, 'row')} that the sample left out")
         if self.stopped_at is not None:
             notes.append(f"stopped reading at line {self.stopped_at:,}: {self.stop_reason}")
         return notes
@@ -72,7 +72,7 @@ def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut)
                 beyond += 1
                 if beyond < PATIENCE_ROWS:
                     continue
-                cut.stopped_at, cut.stop_reason = line, f"{beyond:,} rows on end lay after the window"
+                cut.stopped_at, cut.stop_reason = line, f"{beyond:,} rows in a row lie after the window"
                 return
             beyond = 0
         if sample is not None and not sample.keeps(extra):

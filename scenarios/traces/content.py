@@ -130,7 +130,7 @@ class BlockSizes:
 def no_block_size(file: str) -> InputError:
     """The hashes of a trace cannot be told."""
     return InputError(
-        "the numbers of block hashes fit no block size: they should be ceil(input tokens / block size)",
+        "the numbers of block hashes fit no block size: each should be ceil(input tokens / block size)",
         file=file,
         hint="512 in Mooncake's traces; native traces may give hash_block_size",
     )
@@ -162,7 +162,9 @@ def _blocks(
         sizes[open_] = size
     bad |= has & ~bad & (counts > -(-original // np.maximum(sizes, 1)))
     for place in np.flatnonzero(bad):
-        dropped.add(columns.line[place], "block hashes do not fit the prompt's length; the prompt counts as its own")
+        dropped.add(
+            columns.line[place], "block hashes do not fit the prompt's length; the prompt shares no block with others"
+        )
     kept: list[tuple[int, ...] | None] = [None if wrong else h for h, wrong in zip(hashes, bad.tolist(), strict=True)]
     if options.input_scale != 1.0:
         return _scaled(kept, sizes, inputs, options.input_scale, notes)
@@ -175,7 +177,9 @@ def _scaled(
     """Blocks scaled with the prompts, which keeps shared prefixes; none where a block is then no whole number."""
     scaled = sizes * scale
     if np.any((scaled != np.rint(scaled)) | ((sizes > 0) & (scaled < 1))):
-        notes.append(f"dropped all block hashes: input_scale {scale:g} makes their blocks no whole number of tokens")
+        notes.append(
+            f"dropped all block hashes: input_scale {scale:g} gives blocks that are not a whole number of tokens"
+        )
         return [None] * len(hashes), [0] * len(hashes)
     whole = scaled.astype(np.int64)
     blocks = (-(-inputs // np.maximum(whole, 1))).tolist()

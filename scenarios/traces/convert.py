@@ -88,7 +88,7 @@ def _part(columns: Columns, names: frozenset[str], zero: float) -> dict[str, Seq
 
 def _hashes(contents: Contents | None) -> dict[str, Sequence[Any]]:
     """The hashes that fit their prompts, and the size of their blocks."""
-    assert contents is not None, "a column of hashes has contents"
+    assert contents is not None, "a column of hashes holds contents"
     rows = [content if content is not None and content.block_hashes else None for content in contents.rows]
     return {
         "block_hashes": [None if content is None else content.block_hashes for content in rows],

@@ -44,7 +44,9 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
     """Look at the first lines and open the file. Raises InputError for all that cannot be read."""
     sample = list(islice(lines, SAMPLE_LINES))
     if not sample:
-        raise InputError("the file is empty", file=file, hint="a trace has a header or one JSON object a line")
+        raise InputError(
+            "the file is empty", file=file, hint="a trace begins with a header, or has one JSON object on each line"
+        )
     number, first = sample[0]
     if not _is_text(first):
         raise InputError("the first line is not UTF-8 text", file=file, line=number)
@@ -57,7 +59,7 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         options = replace(options, format="native")
     found = _find(kind, names, sample, options, file)
     if options.time_unit is not None and options.time_unit not in found.units and not options.columns:
-        what = f"time_unit does not apply to the format {found.name}: {found.times}"
+        what = f"time_unit cannot be given for the format {found.name}: {found.times}"
         raise InputError(what, file=file, hint="leave it out")
     head = Head(
         file=file,
@@ -184,7 +186,7 @@ def _positions(header: Sequence[str], wanted: Sequence[str], file: str, line: in
                 f"the column {name} occurs {len(places)} times in the header",
                 file=file,
                 line=line,
-                hint=f"in places {', '.join(str(place + 1) for place in places)}; keep one",
+                hint=f"at places {', '.join(str(place + 1) for place in places)}; keep one",
             )
         if places:
             positions[name] = places[0]

@@ -107,7 +107,7 @@ def _open(path: Path) -> io.BufferedReader:
     except FileNotFoundError as error:
         raise missing_file(path) from error
     except ValueError as error:
-        raise InputError(f"no path to a file: {str(path)!a}") from error
+        raise InputError(f"not a path to a file: {str(path)!a}") from error
     if stream.peek(2)[:2] != _GZIP:
         return stream
     # GzipFile is a buffered reader by its interface, but its readline is slow Python: read it in large pieces.
@@ -146,7 +146,7 @@ def missing_file(path: Path) -> InputError:
     """There is no file at `path`: name the nearest in its folder."""
     parent = path.parent
     if not parent.is_dir():
-        return InputError("no such file", file=str(path), hint=f"nor is there a folder {parent}")
+        return InputError("no such file", file=str(path), hint=f"and there is no folder {parent}")
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_file())
     near = difflib.get_close_matches(path.name, names, n=1)
     hint = f"did you mean {parent / near[0]}?" if near else f"{parent} holds no file of a similar name"

@@ -60,7 +60,7 @@ class TraceOptions:
         if self.format != "auto" and self.format not in trace_formats():
             raise _bad_format(self.format)
         if self.time_unit is not None and self.time_unit not in UNIT_NS:
-            raise InputError(f"time_unit: {self.time_unit!r} is no unit of time", hint="allowed: s, ms, us, ns")
+            raise InputError(f"time_unit: {self.time_unit!r} is not a unit of time", hint="allowed: s, ms, us, ns")
         for name in ("rate_scale", "input_scale", "output_scale", "duration_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -83,7 +83,7 @@ class TraceOptions:
             from scenarios.traces.renamed import check_columns
 
             if self.format not in ("auto", "native"):
-                raise InputError(f"columns: they make a native trace, not one of the format {self.format}")
+                raise InputError(f"columns: they are for native traces, not for the format {self.format}")
             check_columns(self.columns)
         if self.seed < 0:
             raise InputError(f"seed: {self.seed} is below 0")

@@ -39,7 +39,7 @@ def unknown(
         )
     if kind == "csv" and any(_is_number(name) for name in names):
         return InputError(
-            f"there is no header: the first line holds values, {shown(first)}",
+            f"there is no header: the first line has values, {shown(first)}",
             file=file,
             line=line,
             hint=f"begin with the names of the columns, such as {','.join(REQUIRED)}",

@@ -15,15 +15,15 @@ _NATIVE = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """Raise InputError for a name that is no native column, and for one column of the file in two places."""
+    """Raise InputError for a name that is not a native column, and for one column of the file in two places."""
     for native in columns:
         if native not in _NATIVE:
             hint = f"{did_you_mean(native, _NATIVE)}native columns: {', '.join(_NATIVE)}"
-            raise InputError(f"columns: {native!a} is no native column", hint=hint)
+            raise InputError(f"columns: {native!a} is not a native column", hint=hint)
     theirs = list(columns.values())
     for name in theirs:
         if theirs.count(name) > 1:
-            raise InputError(f"columns: {name!a} stands for two native columns", hint="one name for each")
+            raise InputError(f"columns: {name!a} is given for two native columns", hint="one name for each")
 
 
 def renamed(names: Sequence[str], columns: Mapping[str, str], kind: FileKind, file: str, line: int) -> tuple[str, ...]:

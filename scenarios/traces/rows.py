@@ -200,7 +200,7 @@ class Tally:
                 detail or reason,
                 file=self.file,
                 line=line,
-                hint="strict: the first bad row is an error; without strict such rows are set aside and counted",
+                hint="strict: the first bad row is an error; without strict such rows are skipped and counted",
             )
         self.counts[reason] = self.counts.get(reason, 0) + 1
         named = self.first_lines.setdefault(reason, [])

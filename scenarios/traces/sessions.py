@@ -72,12 +72,14 @@ class Turns:
         notes = []
         if self._untimed:
             what = "without a time of its own arrives" if self._untimed == 1 else "without times of their own arrive"
-            notes.append(f"{plural(self._untimed, 'turn')} {what} as though the answers before took no time")
+            notes.append(f"{plural(self._untimed, 'turn')} {what} as if the answers before them took no time")
         if self._bounds:
             notes.append(
-                f"{plural(self._bounds, 'delay')} since the answer before not recorded: the gap between the two"
-                " requests stands for it, which includes the answer's time"
+                f"{plural(self._bounds, 'delay')} after the answer before not recorded: the gap between the two"
+                " requests is taken instead, which includes the answer's time"
             )
         if self._anew:
-            notes.append(f"{plural(self._anew, 'turn')} recorded before the one ahead of it begins its session anew")
+            notes.append(
+                f"{plural(self._anew, 'turn')} recorded before the turn that it follows: a new session starts there"
+            )
         return notes

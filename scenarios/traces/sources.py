@@ -16,8 +16,8 @@ def public_traces() -> tuple[tuple[str, Source], ...]:
 def where_from() -> str:
     """A text for a person: each public trace that can be read, its address, licence and checksum."""
     lines = [
-        "Public traces that can be read as they are, plain or gzipped. None is shipped: fetch a file from its address,",
-        "for instance with curl -LO. Checksums are of the plain files.",
+        "Public traces that batchlab reads without conversion, plain or gzipped. None is shipped: fetch a file from",
+        "its address, for instance with curl -LO. Checksums are of the plain files.",
     ]
     for name, source in public_traces():
         lines += [

@@ -66,7 +66,7 @@ class RowStore:
                 self._check_names(file)
         except sqlite3.Error as error:
             raise InputError(
-                f"cannot keep the rows in a temporary file: {error}", file=file, hint="TMPDIR says where it lies"
+                f"cannot keep the rows in a temporary file: {error}", file=file, hint="TMPDIR names the folder for it"
             ) from error
 
     def _add(self, chunk: list[Kept], latest: Any) -> Any:

@@ -26,7 +26,7 @@ def headline(found: Detected, requests: int, rows: int, seconds: float) -> str:
 def origin(trace: OpenTrace, zero: float) -> list[str]:
     """Time 0 in the words of the file."""
     if not trace.timed:
-        return ["no arrival times: every request arrives at 0, unless workload.trace.arrival says how they come"]
+        return ["no arrival times: every request arrives at 0, unless workload.trace.arrival gives other arrivals"]
     if trace.clock == "utc":
         whole, rest = divmod(int(zero), 1_000_000_000)
         stamp = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -50,7 +50,7 @@ def file_notes(found: Detected, zero: float, skipped: Tally, cut: Cut) -> list[s
 def nothing_usable(cut: Cut, skipped: Tally, file: str) -> InputError:
     """There is no request in the file, or in the part of it that was asked for."""
     if not cut.rows_seen:
-        return InputError("no usable request: the file holds a header but no rows", file=file)
+        return InputError("no usable request: the file has a header but no rows", file=file)
     reasons = [f"skipped {text}" for text in skipped.texts()] + cut.notes()
     return InputError(f"no usable request in {plural(cut.rows_seen, 'row')}", file=file, hint="; ".join(reasons))
 
@@ -61,7 +61,7 @@ def twice(name: str, line: int, first: int, file: str) -> InputError:
         f"the request_id {name!a} occurs twice",
         file=file,
         line=line,
-        hint=f"first on line {first}; a row without one is named by its number, counted from 0",
+        hint=f"first on line {first}; a row without a name has its number, counted from 0, as name",
     )
 
 

@@ -109,21 +109,45 @@ def _prefixed(errors: StepErrors) -> dict[str, float]:
     return {"step_mape": errors.mape, "step_median": errors.median, "step_p95": errors.p95, "step_bias": errors.bias}
 
 
-def verdict_words(found: LockstepErrors, verdict: LockstepVerdict) -> str:
-    """Return the verdict in a few sentences."""
+def priced_elsewhere(scenario: Scenario, source: str, device: str) -> str | None:
+    """Say that the scenario's step times were not measured on this machine, and what measures them here.
+
+    None where the scenario names a profile by its path: whoever does that has measured it. `source` is the scenario as
+    the command line names it.
+    """
+    cost = scenario.cost
+    if cost.kind == "profile" and cost.path is not None:
+        return None
+    by_hand = (
+        f"`batchlab calibrate measure --scenario {source} --device {device} --steps-only --out runs/measured`, then"
+        " `batchlab calibrate fit --from-steps runs/measured/rows.jsonl.gz --out runs/measured/profile.json`, then"
+        f" `batchlab lockstep {source} --device {device} --profile runs/measured/profile.json`"
+    )
+    at_once = "In a clone, `make lockstep` does that on this CPU. " if source == "lockstep-cpu" else ""
+    return (
+        f"The step times are those of the scenario's cost (kind: {cost.kind}), which is another machine's: no profile"
+        f" of this one was given. {at_once}By hand: {by_hand}."
+    )
+
+
+def verdict_words(found: LockstepErrors, verdict: LockstepVerdict, elsewhere: str | None = None) -> str:
+    """Return the verdict in a few sentences. `elsewhere` is said of step times that are another machine's."""
     floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
     plans = "plans equal" if found.plans_equal else "plans differ"
     said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
     if found.in_ratio is not None:
         said.append(
-            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured; in ratio to fixed "
+            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured. Relative to fixed "
             f"steps of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
             f"{found.in_ratio.drift:+.1%}."
         )
     if found.flagged:
-        said.append(f"{found.flagged} of {found.of} steps are set aside, {found.stalled} of them as stalls.")
+        said.append(
+            f"{found.flagged} of {found.of} steps do not count, {found.stalled} of them because they are stalls."
+        )
     outcome = {"within": "Within the limits", "not within": "Not within the limits", "cannot tell": "Cannot tell"}
     reasons = f": {'; '.join(verdict.reasons)}" if verdict.reasons else ""
     said.append(f"{outcome[verdict.outcome]}{reasons}.")
     said += [f"{remark[0].upper()}{remark[1:]}." for remark in verdict.remarks]
+    said += [elsewhere] if elsewhere is not None else []
     return " ".join(said)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
-from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.models import MODELS, REQUIRED, Model, custom_model, find_model
 from simulator.hardware.quantization import PLAIN, experts_apart, precision_of
 
 MAX_BYTES = 2**20
@@ -103,8 +104,8 @@ _FAMILIES: Mapping[str, _Family] = {
     "kimi_k2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
 }
 _REFUSED = {
-    "text_config": "several modalities; give the language model's own config.json",
-    "vision_config": "several modalities; give the language model's own config.json",
+    "text_config": "several modalities",
+    "vision_config": "several modalities",
     "ssm_cfg": "state-space layers",
     "state_size": "state-space layers",
     "mamba_d_state": "state-space layers",
@@ -171,12 +172,27 @@ def _family(config: Mapping[str, Any]) -> _Family:
         raise InputError("config.json: no model_type", hint=f"understood: {', '.join(_FAMILIES)}")
     for key, sign in _REFUSED.items():
         if config.get(key):
-            raise InputError(f"config.json: {key} means {sign}, which is not simulated", hint=None)
+            hint = _language_model(config) if sign == "several modalities" else None
+            raise InputError(f"config.json: {key} means {sign}, which is not simulated", hint=hint)
     try:
         return _FAMILIES[check_choice(kind, _FAMILIES, "model_type")]
     except InputError as error:
         hint = f"{error.hint}; any other: a mapping of dimensions, `model: {{layers: ..., hidden: ...}}`"
         raise InputError(f"config.json: {error.message}", hint=hint) from None
+
+
+def _language_model(config: Mapping[str, Any]) -> str:
+    """Advice that works for a model of several modalities: the file, or else the mapping, of its language model."""
+    inner = config.get("text_config")
+    own = inner if isinstance(inner, dict) else {key: config[key] for key in config if key not in _REFUSED}
+    with suppress(InputError):
+        model_from_config(own, "language model")
+        if own is inner:
+            return "save what stands under text_config as a file of its own, NAME.json, and give its path"
+    found = {name: own[key] for name, key in _NAMES.items() if name in REQUIRED and own.get(key) is not None}
+    given = ", ".join(f"{name}: {found.get(name, '...')}" for name in REQUIRED)
+    windows = "; sliding_window and full_attention_layers too" if own.get("sliding_window") else ""
+    return f"give the language model's dimensions as a mapping, `model: {{{given}}}`{windows}"
 
 
 def _refuse(config: Mapping[str, Any], family: _Family) -> None:

@@ -17,7 +17,7 @@ from simulator.request_state import RequestState
 MOST_BOOST = 0.3
 MaxWait = Annotated[
     PositiveSeconds | None,
-    doc("a wait w shortens the virtual length by its share w / max_wait_s, at most 0.3; null: never"),
+    doc("a wait w shortens the virtual length by w / max_wait_s of it, at most 0.3; null: never"),
 ]
 
 

@@ -28,49 +28,49 @@ FIGURE = "sensitivity.png"
 _HEAD = """# How accurate it is
 
 This page is generated: `make pages PAGES=accuracy` runs every case below and writes the page and its figure again. The
-measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors have a sign:
-simulated over measured, less one. Above 0 the simulation is slower. Nothing is fitted to the end-to-end times of a case
-that is scored here. This was fitted or assumed:
+measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. An error is simulated over
+measured, less one: above 0 the simulation is slower. Nothing is fitted to the end-to-end times of a case that is scored
+here. This was fitted or assumed:
 
 - Kernel times are fitted to the kernel tables that each profile names (below), never to a served run.
-- The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles alike. Earlier versions and
-  other engines have figures of their own (`simulator/servers.py`, with their sources); no case here uses them.
+- The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles. Earlier versions and other
+  engines have their own figures (`simulator/servers.py`, with their sources); no case here uses them.
 - The links between GPUs were not measured on these servers. All-reduce takes the nominal figures of the peer's own
   configuration (16 GB/s, 20 microseconds). The exchange of tokens between ranks takes public nccl-tests of the same
-  card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two moves its case by
-  more than any other assumption here; the last tables say by how much.
+  card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two changes its case
+  more than any other assumption here; the last tables show how much.
 - The two constants of the closed-loop runs by profile are fitted to the runs of concurrency {low} and less, and scored
-  on the others. To the runs by tables nothing was fitted.
+  on the others. Nothing was fitted to the runs by tables.
 """
-_COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
-  not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
-  host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
-  by {} %; {} more of them contradict themselves and are not scored (below)."""
+_COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** For the {} without a
+  given version, Llama-3.1-70B on H200, the median error is {} %, with the GPU's newest tables, as a scenario takes
+  them, and the host of a server that schedules asynchronously. With the oldest tables it is {} %. For the others, of
+  vLLM 0.12, it is {} %; {} more of them contradict themselves and are not scored (below)."""
 _MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
-  to them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for,
-  from Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes
-  unless told otherwise, they would be off by {} % ({:+.1f} %). With the number at once the error goes from below nought
-  to above: Marlin's least time is that of other models, and tokens are taken to choose experts evenly, where those of a
-  trained gate touch fewer."""
-_FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
+  to them**: {} %, and {:+.1f} % on average. Experts are priced by Marlin's kernels, which the public script of these
+  servers selects. There are no rows of Marlin for this model on H200, so those of other models are taken. By Triton's
+  kernels, the default of vLLM 0.19, the error would be {} % ({:+.1f} %). The error rises with concurrency from below 0
+  to above 0, for two reasons: Marlin's least time is that of other models, and tokens choose experts evenly here, but a
+  trained gate uses fewer experts."""
+_FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} with concurrency above 16. Two
   constants for the host are fitted to the others (below). `host:` takes 1.3 ms and 72 microseconds for a server that
-  schedules synchronously: fitted in the same way to kernels that were timed with a warm cache."""
+  schedules synchronously. These were fitted in the same way, to kernels that were timed with a warm cache."""
 _NOT_MODELLED = """## What is not modelled
 
 - **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
   HTTP, tokenising and detokenising take. On public runs of vLLM 0.15 over HTTP that is 5.8 ms and 67 microseconds for
   each running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log, and adds
-  them if the latencies of the log are the client's. A front end that saturates, and then delays every token, is left
-  out.
-- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows the
-  time is priced where tables hold it; the KV cache keeps whole contexts.
-- **The preferences of a trained gate.** Tokens choose experts evenly. A real gate concentrates, so fewer experts are
-  read from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
+  them if the latencies of the log are the client's. An overloaded front end, which
+  delays every token, is not modelled.
+- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** The time of sliding
+  windows is priced if tables have it; the KV cache keeps whole contexts.
+- **The preferences of a trained gate.** Tokens choose experts evenly. A real gate prefers some experts. So small
+  batches read fewer experts from memory, and one rank may get more than its share. `cost.expert_load` has other loads.
 - **Disturbances**: garbage collection, other tenants, thermal limits, clocks that fall under load. Two runs of one
-  server differ by about a per cent, so an error of a few per cent may come from that.
+  server differ by about one per cent, so this may cause an error of a few per cent.
 - **Start-up.** Compilation and graph capture are over, and caches of kernels are warm. Prefix caches start empty.
-- **Blocks that were not counted.** If the `num_gpu_blocks` of a server is not given, it is computed within a few per
-  cent (`batchlab kv`). On a server that is short of memory that moves TTFT as the figure shows.
+- **An unknown number of blocks.** If the `num_gpu_blocks` of a server is not given, it is computed within a few per
+  cent (`batchlab kv`). On a server that is short of memory this changes TTFT, as the figure shows.
 """
 
 

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 
 from docs.writers.accuracy.silicon import Scored, SiliconRun
 
-_WORDS = """What a row's own figures ask of the GPU: the least time, by the datasheet's peaks, for the prompts and the
-decodes of one answer's time, over TTFT + (osl - 1) x TPOT of the row, for a server that computes a prompt in one step
-(`possible.py` beside its writer has the arithmetic). The {} other runs ask for {} % of it at most. Those that ask for
-more than 100 % contradict themselves and are not scored. The errors of the others of vLLM 0.12 in fp8 grow with the
-share of the prompts alone, from nothing where it is small, as if part of the prompts had been found in a cache; no
-field of a row says so, and they are scored as they are."""
+_WORDS = """The table shows for which share of its time a run needs the GPU: the least time, by the datasheet's peaks,
+for the prompts and the decodes during one answer, over the row's TTFT + (osl - 1) x TPOT, for a server that computes a
+prompt in one step (`possible.py` beside its writer has the arithmetic). The {} other runs need {} % at most. Runs that
+need more than 100 % contradict themselves and are not scored. For the other runs of vLLM 0.12 in fp8 the error depends
+only on the prompts' share: it is near 0 if that share is small, and grows with it, as if a cache had held part of the
+prompts. No field of a row says so, so these runs are scored as they are."""
 
 
 def peak_shares(run: SiliconRun) -> tuple[float, float]:

@@ -12,73 +12,75 @@ from simulator.timing.tables import Tables
 
 _HEAD = """## Models composed of tables
 
-Where no profile is fitted to a model, `cost: {kind: profile}` composes it from the tables of its GPU: products by
-width and precision, attention by heads, KV precision and window, all-reduces by size. A run's provenance says of each
-part whether it was measured at that size, interpolated, extrapolated, assumed or estimated. Errors are in per cent:
+If no profile is fitted to a model, `cost: {kind: profile}` composes it from the tables of its GPU: products by width
+and precision, attention by heads, KV precision and window, all-reduces by size. A run's provenance says for each part
+if it was measured at that size, interpolated, extrapolated, assumed or estimated. In each test some rows are left out
+and predicted from the others. Errors are in per cent:
 
-- `thinned`: products between the rows that the tables keep; `sizes`: every other width of a product, from those beside
-  it, so from twice as far as any product is;
-- `random`: a tenth of the cells of attention, each from its neighbours, so from twice as far as any step is;
+- `thinned`: products between the rows that the tables keep; `sizes`: every second width of a product, from the widths
+  beside it, so over twice the distance of any real product;
+- `random`: a tenth of the cells of attention, each from its neighbours, so over twice the distance of any real step;
 - `heads`: all of one pair of query and KV heads, from the others; `kv_heads`: all with the most KV heads, from those
-  with fewer, which is how more KV heads than were measured are priced.
+  with fewer. More KV heads than were measured are priced in this way.
 
-A source measures a kernel again and again on the same operands. What the L2 cache holds of them is read from memory in
-a model, and the rows are brought there before anything else (`calibration/cold.py`): decodes by the pace at which
-larger batches read their keys, products by the way of their weights. A table below counts these rows (`cold`), those
-that even so are faster than the GPU can be (`impossible`), and those that take 1.4 times as long as rows before and
-after them (`disturbed`); the latter two are left out. Two sources show more trouble than that: of B200's fp8 products
-one in 25 was disturbed, and GB200's largest in bf16 run at half the pace of its others, as if short of power.
+A source measures a kernel many times on the same operands. A model reads from memory those that the L2 cache holds in
+the measurement. So the rows are first corrected for that (`calibration/cold.py`): decodes by the pace at which larger
+batches read their keys, products by the read of their weights. A table below counts these rows (`cold`), rows that are
+then still faster than the GPU can be (`impossible`), and rows that take 1.4 times as long as those before and after
+them (`disturbed`); the last two kinds are left out. Two sources have more errors than that: of B200's fp8 products one
+in 25 was disturbed, and GB200's largest in bf16 run at half the pace of its others, as if power was short.
 """
 _PARTS = """### Experts and latent attention
 
-Tables of their own, read where a model has them. Left out were, of experts of one precision: all sizes of a model
-(`models`), each way of dividing it among GPUs (`parallel`), numbers of tokens (`tokens`); of modules of latent
-attention: a tenth of the cells (`random`), all of one number of heads (`heads`).
+These have their own tables, for models that need them. The tests leave out, for experts of one precision: all sizes of
+a model (`models`), each way to divide it among GPUs (`parallel`), numbers of tokens (`tokens`). For modules of latent
+attention they leave out a tenth of the cells (`random`), or all of one number of heads (`heads`).
 """
 _MODELS = """### A model left out
 
-Each fitted profile of the same GPU and software against the tables without that model: its pairs of heads and the
-widths of its products are taken out (but for the outermost), and it is composed of what is left. The profiles of RTX
-PRO 6000 are of another source and an older vLLM, so an error there is also what these differ by. Steps of decodes
-alone (1 to 256 of 128 to 16,000 tokens), of a chunk of a prompt alone (64 to 8,192 tokens, fresh or behind 2,048), and
-of that chunk beside 32 decodes; kernels alone, without the host.
+Each fitted profile is compared with the tables of the same GPU and software without that model: its pairs of heads and
+the widths of its products are taken out (except the outermost), and it is composed of the rest. The profiles of RTX PRO
+6000 come from another source and an older vLLM, so the errors there include that difference. The steps are decodes
+alone (1 to 256 of 128 to 16,000 tokens), a chunk of a prompt alone (64 to 8,192 tokens, fresh or after 2,048), and that
+chunk beside 32 decodes; kernels alone, without the host.
 """
 
 
 _BESIDE = """### Decodes beside prompts, a card left out
 
-Where prompts and decodes were measured apart, a step with both is their sum. On GPUs without FlashAttention 3 decodes
-take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/decodes_beside.py`):
-the form was found on the cards that measured both together, each predicted with the power of the other, for attention
-alone. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer (B200 to
-GB300, and an fp8 cache on those) has a kernel for each, and they add up.
+If prompts and decodes were measured separately, a step with both is their sum. On GPUs without FlashAttention 3 decodes
+take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/decodes_beside.py`).
+This form was found on the cards where both were measured together; here each is predicted with the power of the other,
+for attention alone. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer
+(B200 to GB300, and an fp8 cache on those) has a kernel for each, so their times add up.
 """
 
 
 _UNEVEN = """### Unequal contexts, a card left out
 
-A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest are still read when
-the rest has ended. Where no such batch was measured, FlashAttention 2 lists blocks of threads over the multiprocessors
-(`simulator/timing/tables/estimated_skew.py`), with two numbers: how fast a block reads by itself, and what a late end
-counts beside prompts. Each card's batches of two lengths with the numbers of the other card, attention alone; `none`
-prices them as equal. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache.
-FlashAttention 3 (H100, H200) splits whatever has more than 1.1 times a multiprocessor's share, so nothing is added
-there; no unequal batch was measured on them that could say more.
+A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest contexts are still
+read when the others have ended. If no such batch was measured, the time is estimated from the way in which
+FlashAttention 2 assigns blocks of threads to multiprocessors (`simulator/timing/tables/estimated_skew.py`). The
+estimate has two numbers: the pace of a block that reads alone, and the weight of a late end beside prompts. The table
+predicts each card's batches of two lengths with the numbers of the other card, attention alone; `none` prices them as
+equal. The estimate is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention
+3 (H100, H200) splits contexts with more than 1.1 times a multiprocessor's share, so nothing is added there; no unequal
+batch was measured on these GPUs to test that.
 """
 
 
 _CLOCKS = """### Clocks
 
-A profile has the clock that its GPU ran at, and a server may run at another. Of LLMServingSim's tables: the highest
-rate that a product of matrices reaches, of the datasheet's peak, which is the rate at the rated boost clock; and by how
-much the same steps took longer when they were timed again, later in the same campaign: decodes alone of many keys,
-which read, and steps with prompts, which compute.
+A profile has the clock at which its GPU ran, and a server may run at another. The table shows two things for
+LLMServingSim's tables. The first is the highest rate of a product of matrices, as a share of the datasheet's peak (the
+rate at the rated boost clock). The second is how much longer the same steps took when they were timed again, later in
+the same campaign: decodes alone of many keys, which read memory, and steps with prompts, which compute.
 
-The RTX 4090 is the one that reaches the peak (no other comes near), and the one whose clock moved: what computes took
-longer the second time, what reads did not. Its rated boost clock is 2,520 MHz. A server whose card runs at 2.7 GHz
-computes 7 % faster than these tables and reads memory no faster: steps with prompts would be predicted that much too
-slow, and steps of decodes by the part of them that memory does not bound. Nothing in the tables says which clock a
-server has, and no other kernel could move a step with prompts as far: its products are most of it.
+Only the RTX 4090 reaches the peak (no other comes near), and only its clock changed: steps that compute took longer the
+second time, steps that read did not. Its rated boost clock is 2,520 MHz. A server whose card runs at 2.7 GHz computes
+7 % faster than these tables, but reads memory no faster. Steps with prompts would then be predicted 7 % too slow, and
+steps of decodes too slow for the part that memory does not bound. The tables do not say which clock a server has. No
+other kernel could change a step with prompts as much, because products are most of its time.
 """
 
 

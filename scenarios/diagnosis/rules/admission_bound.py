@@ -78,10 +78,11 @@ def free_slots(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "admission-bound",
     "low occupancy: admission-bound",
-    "Requests wait for a slot, or for the policy to let them in, while memory is free and a larger batch would pay.",
-    "The seconds that late requests waited with every slot taken, or with slots, memory and tokens free, if what ran "
-    "would fit into the KV cache twice, and at least half of the time of those steps would be paid for a batch of one "
-    "too. Of an overload it accounts for what a batch that fills the memory would have served.",
+    "Requests wait for a slot, or for the policy to admit them, while memory is free and a larger batch would pay.",
+    "The seconds that late requests waited with every slot taken, or with slots, memory and tokens free. Two "
+    "conditions hold: the running requests would fit into the KV cache twice, and a batch of one would cost at least "
+    "half of the time of those steps. In an overload only the requests count that a batch filling the memory would "
+    "have served.",
     "more slots (`max_num_seqs`), a smaller `watermark`, a policy that admits at every step",
     _find,
 )

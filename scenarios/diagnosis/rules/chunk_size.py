@@ -103,9 +103,9 @@ def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]
 TOO_SMALL = Rule(
     "chunk-too-small",
     "chunk too small",
-    "Prompts are computed in chunks so small that most of each step is what the step would cost without them.",
-    "The seconds until the first token of late requests in which steps computed all the tokens that a step may, if at "
-    "least half of the time of those steps would be paid without prompts too.",
+    "Prompts are computed in such small chunks that most of a step's time would be needed without them too.",
+    "The seconds until the first token of late requests in which steps computed all the tokens that a step may. The "
+    "same steps without prompts would cost at least half of their time.",
     "a larger `max_num_batched_tokens`",
     _small,
 )
@@ -113,9 +113,9 @@ TOO_LARGE = Rule(
     "chunk-too-large",
     "chunk too large",
     "Steps with prompts in them take longer than the gap that the SLO allows between two tokens.",
-    "Steps with prompts that are longer than the limit of TPOT or ITL, where the same prompts spread evenly over all "
-    "steps would keep it: a step without prompts / (1 - the share of the busy time that prompts take). It "
-    "accounts for what these steps take longer, after the first token of late requests.",
-    f"a smaller `max_num_batched_tokens`; chunks (`{DEFAULT_POLICY}`) where prompts are computed whole",
+    "Steps with prompts that take longer than the limit of TPOT or ITL, although the same prompts spread evenly over "
+    "all steps would keep it: a step without prompts / (1 - the share of the busy time that prompts take). The extra "
+    "time of these steps counts, after the first token of late requests.",
+    f"a smaller `max_num_batched_tokens`; chunks (`{DEFAULT_POLICY}`) if prompts are computed whole",
     _large,
 )

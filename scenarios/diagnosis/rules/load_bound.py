@@ -97,9 +97,8 @@ def _cheaper(evidence: Evidence) -> str | None:
 RULE = Rule(
     "load-bound",
     "low occupancy: load-bound",
-    "There is too little traffic: the GPUs do nothing, or read their weights for a few tokens.",
-    f"The SLO is kept, and the GPU time that the requests would take in full batches is below {percent(LITTLE)} of "
-    "what there was.",
-    "fewer replicas, fewer GPUs to a replica, a cheaper GPU; more traffic on the same",
+    "There is too little traffic: the GPUs are idle, or read their weights for a few tokens.",
+    f"The SLO is kept, and the requests would take below {percent(LITTLE)} of the GPU time in full batches.",
+    "fewer replicas, fewer GPUs in a replica, a cheaper GPU; more traffic on the same GPUs",
     _find,
 )

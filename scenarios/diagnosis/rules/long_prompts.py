@@ -88,10 +88,10 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "long-prompts",
     "head-of-line blocking by long prompts",
-    "Short requests wait while a few long prompts, which came before them, are computed.",
-    f"The seconds that late short requests waited while a long prompt was computed on their replica. Long is {LONG} "
-    "times the median or more, if computing it takes at least a tenth of the shortest wait allowed; at most one "
-    "request in five, computed in at most half of the busy time: more of them are the load itself.",
-    "a limit on the chunk of a long prompt (`long_prefill_token_threshold`), chunks where prompts are computed whole",
+    "Short requests wait while a few long prompts that came before them are computed.",
+    f"The seconds that late short requests waited while a long prompt was computed on their replica. A prompt is long "
+    f"if it has at least {LONG} times the median tokens and takes at least a tenth of the shortest allowed wait. At "
+    "most one request in five may be long, with at most half of the busy time; otherwise they are the load itself.",
+    "a limit on the chunk of a long prompt (`long_prefill_token_threshold`), chunks if prompts are computed whole",
     _find,
 )

@@ -101,10 +101,10 @@ RULE = Rule(
     "memory-bound",
     "low occupancy: memory-bound",
     "Requests wait because the KV cache is full, while the batch is too small to make good use of the GPU.",
-    "The seconds that late requests waited while fewer blocks were free than one of them takes, if at least half of "
-    "the time of those steps would be paid for a batch of one too: twice the batch would then serve a third more. "
-    "Where less is, a larger batch gains little and the GPU itself is too small. At least twice what runs must have a "
-    "slot. Of an overload it accounts for what a batch that fills the slots would have served.",
-    "more memory for KV (`gpu_memory_utilization`, `tensor_parallel`), a policy that does not reserve it ahead",
+    "The seconds that late requests waited while fewer blocks were free than one of them takes. Two conditions hold. A "
+    "batch of one would cost at least half of the time of those steps: twice the batch then serves a third more; with "
+    "a smaller share the GPU itself is too small. And there are slots for twice the running requests. In an overload "
+    "only the requests count that a batch filling the slots would have served.",
+    "more memory for KV (`gpu_memory_utilization`, `tensor_parallel`), a policy that does not reserve memory ahead",
     _find,
 )

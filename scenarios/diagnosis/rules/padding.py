@@ -45,9 +45,9 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 RULE = Rule(
     "padding",
     "padding waste",
-    "Prompts are padded to the longest, and finished requests compute on in their slots until the batch ends.",
-    f"At least {percent(WASTE)} of the computed tokens are padding. It accounts for the seconds that late requests "
-    "waited behind batches that pad, and loses that share of the GPU's time.",
+    "Prompts are padded to the longest, and finished requests still compute in their slots until the batch ends.",
+    f"At least {percent(WASTE)} of the computed tokens are padding. The seconds that late requests waited behind "
+    "padded batches count, and that share of the GPU's time is lost.",
     f"a policy that batches by iteration (`engine.policy: {DEFAULT_POLICY}`, `{PLAIN_POLICY}`)",
     _find,
 )

@@ -61,9 +61,9 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "preemption-storm",
     "a preemption storm",
-    "Memory runs out under running requests: they lose their KV, wait again, and compute it again.",
-    f"At least {percent(STORM)} of the requests preempted, not by more important ones. It accounts for the "
-    "seconds that late requests waited again, and for the part of the queue that the recomputed tokens made.",
+    "Memory runs out while requests run: they lose their KV, wait again, and compute it again.",
+    f"At least {percent(STORM)} of the requests were preempted, not by more important ones. The seconds that late "
+    "requests waited again count, and the part of the queue that the recomputed tokens caused.",
     "fewer slots, so that requests fit with their answers; more memory for the KV cache",
     _find,
 )

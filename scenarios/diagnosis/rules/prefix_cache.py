@@ -80,11 +80,11 @@ def _affinity(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "prefix-cache",
     "a cold or thrashing prefix cache",
-    "Prompts begin with what was computed before and is computed again: no cache keeps it (off), other replicas have "
-    "it (cold), or it was evicted (thrashing).",
-    f"Prompt tokens that an earlier request had, were not found, and took at least {percent(WASTE)} of the busy time, "
-    "at what a prompt token added to the steps of the run. It accounts for computing them, and for the part of the "
-    "queue that this time would have served.",
+    "Prompts begin with tokens of earlier prompts, which are computed again: no cache keeps them (off), other replicas "
+    "have them (cold), or they were evicted (thrashing).",
+    f"Prompt tokens that an earlier request had were not found, and took at least {percent(WASTE)} of the busy time, "
+    "by the time that a prompt token added to the run's steps. That time counts, and the part of the queue that it "
+    "would have served.",
     "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
     _find,
 )

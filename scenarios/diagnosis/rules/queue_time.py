@@ -46,8 +46,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 RULE = Rule(
     "queue-time",
     "queue time beyond the SLO",
-    "The load is above the capacity, or too near to it: requests wait longer than allowed, for no narrower cause.",
-    "It takes what the rules before it leave of the seconds until the first token of late requests.",
+    "The load is above the capacity, or too near to it: requests wait longer than allowed, without another cause.",
+    "The seconds until the first token of late requests that no rule before it explains.",
     "replicas, a faster GPU, or less load",
     _find,
 )

@@ -101,9 +101,9 @@ RULE = Rule(
     "unbalanced-router",
     "a router that unbalances",
     "Requests wait at one replica while another has no queue, a free slot and free memory.",
-    "The seconds that late requests waited while another replica had room. A second counts only while there was a "
-    "place to go, so a fleet that is full everywhere is not unbalanced, however its queues differ. After the first "
-    "token, what a step of their replica took longer than the mean of all replicas, from a quarter on.",
-    "a router that looks at loads (`router: least_loaded`, `least_kv`), or at fresher ones (`signal_interval_s`)",
+    "The seconds that late requests waited while another replica had room. So a fleet that is full everywhere is not "
+    "unbalanced, even if its queues differ. After the first token, the time by which a step of their replica took "
+    "longer than the mean of all replicas, if that is a quarter or more.",
+    "a router that reads loads (`router: least_loaded`, `least_kv`), or reads them more often (`signal_interval_s`)",
     _find,
 )

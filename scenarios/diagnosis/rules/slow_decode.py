@@ -47,8 +47,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 RULE = Rule(
     "slow-decode",
     "decode steps beyond the SLO",
-    "Steps are too slow for the pace that the SLO asks for: the batch is too large, or the GPU is not fast enough.",
-    "It takes what the rules before it leave of the seconds after the first token of late requests.",
-    "fewer slots, replicas, a faster GPU or more of them for a replica",
+    "Steps are too slow for the SLO: the batch is too large, or the GPU is not fast enough.",
+    "The seconds after the first token of late requests that no rule before it explains.",
+    "fewer slots, more replicas, a faster GPU, or more GPUs in a replica",
     _find,
 )

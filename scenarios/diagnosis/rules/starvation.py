@@ -97,9 +97,9 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "starvation",
     "starvation of a class",
-    "Requests of a class (or a priority, or the long ones) wait while others that came later are started before them.",
-    "The seconds that late requests waited longer than they would have in order of arrival, with the same times at "
-    "which their replica began requests; at least two thirds of them on one group. First come, first served has none.",
+    "Requests of a class (or a priority, or the long ones) wait while others that came later start before them.",
+    "The extra seconds that late requests waited, compared with order of arrival, if their replica had started "
+    "requests at the same times. One group has at least two thirds of them. First come, first served has none.",
     "an order that gives each class its share (`engine.order: fair`), one that ages (`aging_s`), or order of arrival",
     _find,
 )

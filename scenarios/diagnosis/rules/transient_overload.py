@@ -64,10 +64,10 @@ def more_replicas(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "transient-overload",
     "transient overload",
-    "For a while more requests came than the server could start. Those in the queue waited until it was worked off.",
-    "A backlog (`simulator.metrics.overload`) that leaves most of the requests late in at most half of the time in "
-    "which they come, in a run that is not saturated. It accounts for what is left of the seconds that late "
-    "requests waited.",
-    "replicas for the peak, or fewer promises at the peak: an autoscaler, a limit on the queue",
+    "For a while more requests came than the server could start. The others waited until the queue was empty again.",
+    "A backlog (`simulator.metrics.overload`) during at most half of the time in which requests come, in which most "
+    "requests are late, in a run that is not saturated. The seconds that late requests waited count, unless a rule "
+    "before it explains them.",
+    "replicas for the peak, or looser limits at the peak: an autoscaler, a limit on the queue",
     _find,
 )

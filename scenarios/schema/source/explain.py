@@ -73,7 +73,7 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         key = context["discriminator"].strip("'")
         arms = _models(_members(spot.annotation))
-        options = tuple(tag for arm in arms if getattr(arm, "available", True) for tag in _model_tags(arm))
+        options = tuple(word for arm in arms if getattr(arm, "available", True) for word in _words_of(arm, key))
         if kind == "union_tag_not_found":
             if not isinstance(spot.value, Mapping):
                 return Finding(spot.path, f"must be a mapping with the key `{key}`, not {describe(spot.value)}")
@@ -218,6 +218,12 @@ def _members(annotation: object, tags: tuple[str, ...] = ()) -> list[_Member]:
 
 def _model_tags(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(word for field in model.model_fields.values() for word in _literals(field.annotation))
+
+
+def _words_of(model: type[BaseModel], key: str) -> tuple[str, ...]:
+    """The words by which a key chooses this model among others."""
+    field = model.model_fields.get(key)
+    return () if field is None else _literals(field.annotation)
 
 
 def _find(root: type[BaseModel], data: object, location: Sequence[int | str]) -> _Spot:

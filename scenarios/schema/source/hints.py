@@ -77,6 +77,14 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+def reordered(key: str, known: Iterable[str]) -> str | None:
+    """The known key with the parts of this one in another order, its unit perhaps left out: `ttft_p99`."""
+    parts = sorted(key.lower().split("_"))
+    return next(
+        (name for name in known if parts in (sorted(name.split("_")), sorted(_split_unit(name)[0].split("_")))), None
+    )
+
+
 def did_you_mean(word: object, known: Sequence[str]) -> str:
     """A hint: the nearest of the known words, and all of them."""
     near = nearest(word, known)

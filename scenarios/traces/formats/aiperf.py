@@ -50,7 +50,7 @@ class _Rows:
             arrival, turn = self._turns.turn(word(session, "session_id"), arrival, wait)
             extra |= turn
         elif arrival is None and wait:
-            raise RowError("a delay without a session_id: after which answer?", delay)
+            raise RowError("a delay without a session_id: it does not say after which answer", delay)
         self._estimated += estimated
         return arrival or 0, inputs, outputs, extra or None
 

@@ -54,7 +54,7 @@ class _Chats:
     def remarks(self) -> list[str]:
         notes = []
         if self._children:
-            notes.append("delays since a parent's answer include the answer's time, which the trace does not say")
+            notes.append("delays since a parent's answer include the answer's time, which the trace does not record")
         if self._misfits:
             notes.append(f"dropped the hashes of {plural(self._misfits, 'row')}: not one for each {BLOCK_SIZE} tokens")
         return notes

@@ -32,7 +32,7 @@ def stamps_unit(head: Head) -> tuple[TimeUnit, str | None]:
         raise InputError(
             "timestamps without hash_ids may be ms (Mooncake) or s (GuideLLM), and these whole numbers "
             + (f"with a usual step of {step:g} " if step is not None else "")
-            + "do not tell which",
+            + "do not show which",
             file=head.file,
             line=head.sample[0][0],
             hint="give time_unit (--time-unit): s or ms",

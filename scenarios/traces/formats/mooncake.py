@@ -63,7 +63,7 @@ def _unit(head: Head) -> tuple[TimeUnit, str | None]:
     step = usual_step(stamps)
     if step is None or step >= MS_STEP:
         return "ms", None
-    return "ms", f"timestamps read as ms, though the usual step is {step:g}: were they seconds, give time_unit: s"
+    return "ms", f"timestamps read as ms, though the usual step is {step:g}: if they are seconds, give time_unit: s"
 
 
 def sampled_stamps(head: Head, key: str) -> list[float]:

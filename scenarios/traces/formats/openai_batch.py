@@ -61,7 +61,7 @@ def _prompt(body: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
 
 
 def _open(head: Head) -> OpenTrace:
-    note = f"prompts as text: tokens estimated as characters / {CHARACTERS_A_TOKEN}; answers run to their max_tokens"
+    note = f"prompts as text: tokens estimated as characters / {CHARACTERS_A_TOKEN}; answers have their max_tokens"
     return OpenTrace(head.rows, _parse, "run", note=note, timed=False)
 
 

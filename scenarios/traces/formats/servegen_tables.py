@@ -90,7 +90,7 @@ def _client(table: Path, seed: int) -> Iterator[Draw]:
     windows = _windows(table)
     match = _CHUNK.search(table.name)
     if match is None:
-        raise InputError("the name is not chunk-N-trace.csv: whose client's table is it?", file=str(table))
+        raise InputError("the name is not chunk-N-trace.csv: which client does the table belong to?", file=str(table))
     client = f"client-{match[1]}"
     dataset = _dataset(table.with_name(f"chunk-{match[1]}-dataset.json"))
     name = f"servegen {match[1]}"
@@ -169,12 +169,14 @@ def _windows(table: Path) -> list[_Window]:
 def _dataset(path: Path) -> list[tuple[float, tuple[_Lengths, _Lengths]]]:
     """The distributions of input and output lengths by the start of their windows, ascending."""
     if not path.is_file():
-        raise InputError("the lengths of a ServeGen client lie here, and there is no such file", file=str(path))
+        raise InputError(
+            "a ServeGen client's lengths should be in this file, but there is no such file", file=str(path)
+        )
     try:
         whole = json.loads(path.read_bytes())
         found = {float(start): _pair(fields) for start, fields in whole.items()}
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise InputError("a distribution is no Python dict of numbers", file=str(path)) from error
+        raise InputError("a distribution is not a Python dict of numbers", file=str(path)) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"not the distributions of a ServeGen client: {type(error).__name__}: {str(error)[:80]!a}",
@@ -206,7 +208,7 @@ def _lengths(density: dict[int, float]) -> _Lengths | None:
 
 FORMAT = TraceFormat(
     name="servegen-tables",
-    title="ServeGen client tables (what a trace is drawn from)",
+    title="ServeGen client tables (a trace is drawn from them)",
     open=_open,
     begins=re.compile(r"\s*[\d.]+,[\d.]+,[\d.]+,(Gamma|Weibull)?,[\d.]+,[\d.]+\s*$", re.MULTILINE),
     in_folder=_CHUNK,

@@ -66,7 +66,7 @@ CASES: dict[str, list[str]] = {
     "trace inspect small.yaml": ["small.yaml", "unknown trace format"],
     "trace inspect empty.csv": ["empty.csv"],
     "trace inspect good.csv --format azur": ["unknown trace format 'azur'", "did you mean azure?"],
-    "trace inspect good.csv --time-unit h": ["'h' is no unit of time", "s, ms, us, ns"],
+    "trace inspect good.csv --time-unit h": ["'h' is not a unit of time", "s, ms, us, ns"],
     # the folder
     "run small.yaml --out small.yaml": ["cannot write to the folder small.yaml", "it is a file", "--out"],
     "run small.yaml --out small.yaml/deep": ["cannot write to the folder small.yaml/deep"],

@@ -108,7 +108,7 @@ def test_every_policy_has_a_command_or_says_why_not(policy: str) -> None:
         "tgi": "text-generation-launcher",
     }
     if policy in ("static", "orca", "fastserve", "fastgen"):
-        assert found == f"# {policy} is no server's: there is no command for it"
+        assert found == f"# {policy} is not a server's policy: there is no command for it"
     else:
         assert found.startswith(program.get(policy, "vllm serve"))
         assert "meta-llama/Llama-3.1-8B-Instruct" in found

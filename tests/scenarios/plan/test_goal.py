@@ -47,6 +47,8 @@ def test_reads_goals(text: str, goal: Goal) -> None:
     [
         ("p99_ttf_ms<=500", ["no key 'p99_ttf_ms'", "did you mean `p99_ttft_ms`?"]),
         ("ttft_ms<=500", ["did you mean `p99_ttft_ms`?"]),
+        ("ttft_p99<=1000", ["did you mean `p99_ttft_ms`?", "docs/run-folder.md"]),
+        ("tpot_ms_p50<=50", ["did you mean `p50_tpot_ms`?"]),
         ("p99_ttft_ms<500", ["'<' is no limit", "allowed: <= and >="]),
         ("p99_ttft_ms=500", ["is no limit"]),
         ("p99_ttft_ms", ["METRIC<=VALUE"]),

@@ -48,12 +48,12 @@ BAD: dict[str, tuple[str | bytes, TraceOptions, tuple[str, ...]]] = {
     "column twice": (
         "arrival_time_s,input_tokens,input_tokens,output_tokens\n0,1,2,3\n",
         TraceOptions(),
-        (":1:", "the column input_tokens occurs 2 times", "in places 2, 3"),
+        (":1:", "the column input_tokens occurs 2 times", "at places 2, 3"),
     ),
     "optional column twice": (
         "arrival_time_s,input_tokens,output_tokens,Priority,PRIORITY\n0,1,2,3,4\n",
         TraceOptions(),
-        ("the column priority occurs 2 times", "in places 4, 5"),
+        ("the column priority occurs 2 times", "at places 4, 5"),
     ),
     "header with an open quote": ('"arrival_time_s,input_tokens\n', TraceOptions(), ("the header cannot be read",)),
     "binary": (b"\xff\xd8\x00\x10,\x00\n\x00", TraceOptions(), ("not UTF-8 text",)),
@@ -121,14 +121,14 @@ BAD: dict[str, tuple[str | bytes, TraceOptions, tuple[str, ...]]] = {
     "request id equal to a row's number": (
         "request_id,arrival_time_s,input_tokens,output_tokens\n1,0,1,1\n,1,1,1\n",
         TraceOptions(),
-        (":3:", "the request_id '1' occurs twice", "named by its number"),
+        (":3:", "the request_id '1' occurs twice", "a row without a name has its number"),
     ),
-    "unit for date-times": (AZURE, TraceOptions(time_unit="ms"), ("time_unit does not apply to the format azure",)),
-    "unit for native": (NATIVE + OK, TraceOptions(time_unit="ms"), ("time_unit does not apply", "in seconds")),
+    "unit for date-times": (AZURE, TraceOptions(time_unit="ms"), ("time_unit cannot be given for the format azure",)),
+    "unit for native": (NATIVE + OK, TraceOptions(time_unit="ms"), ("time_unit cannot be given", "in seconds")),
     "unit for native json": (
         jsonl({"arrival_time_s": 0, "input_tokens": 1, "output_tokens": 1}),
         TraceOptions(time_unit="ns"),
-        ("time_unit does not apply", "in seconds"),
+        ("time_unit cannot be given", "in seconds"),
     ),
 }
 
@@ -219,11 +219,11 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path, NATIVE, "traces.csv")
     with pytest.raises(InputError, match=r"no such file\n.*did you mean .*traces\.csv\?"):
         read_trace(tmp_path / "trcaes.csv")
-    with pytest.raises(InputError, match=r"nor is there a folder"):
+    with pytest.raises(InputError, match=r"and there is no folder"):
         read_trace(tmp_path / "nowhere" / "trace.csv")
     with pytest.raises(InputError, match="no file of a similar name"):
         read_trace(tmp_path / "zzz")
-    with pytest.raises(InputError, match="no path to a file"):
+    with pytest.raises(InputError, match="not a path to a file"):
         read_trace(Path("a\0b"))
 
 
@@ -243,7 +243,7 @@ def test_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"this is a folder, not a trace file\n.*it holds a\.csv"):
         read_trace(tmp_path)
     write(tmp_path, "0,0,0,,0,0\n", "chunk-1-trace.csv")
-    with pytest.raises(InputError, match=r"chunk-1-dataset\.json: the lengths of a ServeGen client lie here"):
+    with pytest.raises(InputError, match=r"chunk-1-dataset\.json: a ServeGen client's lengths should be in this file"):
         read_trace(tmp_path)
 
 
@@ -266,7 +266,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 OPTIONS: list[tuple[Callable[[], TraceOptions], str]] = [
     (lambda: TraceOptions(format="azur"), "unknown trace format 'azur'\n.*did you mean azure"),
     (lambda: TraceOptions(format="csv"), f"allowed: auto, {', '.join(trace_formats())}"),
-    (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is no unit of time"),  # type: ignore[arg-type]  # on purpose
+    (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is not a unit of time"),  # type: ignore[arg-type]  # on purpose
     (lambda: TraceOptions(rate_scale=0), "rate_scale: 0 is not above 0"),
     (lambda: TraceOptions(rate_scale=float("nan")), "rate_scale: nan is not above 0"),
     (lambda: TraceOptions(duration_s=0), "duration_s: 0 is not above 0"),

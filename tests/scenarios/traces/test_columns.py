@@ -52,10 +52,10 @@ def test_in_a_scenario_and_on_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ("arrival_s=when_x", "columns: 'arrival_s' is no native column\n  did you mean arrival_time_s?"),
+        ("arrival_s=when_x", "columns: 'arrival_s' is not a native column\n  did you mean arrival_time_s?"),
         ("arrival_time_s=when", "columns: there is no 'when', which should be arrival_time_s\n"),
         ("arrival_time_s=when_x,input_tokens=prompt", "not a trace of the format native: no output_tokens"),
-        ("input_tokens=prompt,output_tokens=prompt", "'prompt' stands for two native columns"),
+        ("input_tokens=prompt,output_tokens=prompt", "'prompt' is given for two native columns"),
         ("arrival_time_s", "--columns: arrival_time_s is not NATIVE=NAME"),
     ],
 )
@@ -67,7 +67,7 @@ def test_wrong_columns(columns: str, said: str, tmp_path: Path) -> None:
 
 
 def test_columns_make_a_native_trace(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="columns: they make a native trace, not one of the format azure"):
+    with pytest.raises(InputError, match="columns: they are for native traces, not for the format azure"):
         TraceOptions(format="azure", columns=NAMES)
-    with pytest.raises(InputError, match=r"columns\.x: 'x' is no native column"):
+    with pytest.raises(InputError, match=r"columns\.x: 'x' is not a native column"):
         scenarios.load({"workload": {"trace": {"path": str(write(tmp_path, LOG)), "columns": {"x": "y"}}}})

@@ -157,7 +157,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     [
         (("--sample", "0"), "sample: 0.0 is not above 0"),
         (("--zero-output", "two"), "zero_output: 'two' is unknown"),
-        (("--time-unit", "min"), "time_unit: 'min' is no unit"),
+        (("--time-unit", "min"), "time_unit: 'min' is not a unit"),
         (("--strict",), ":5: Response tokens is 0"),
         (("--start", "1e9"), "no usable request in 4 rows"),
     ],

@@ -16,7 +16,9 @@ from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, notes, wri
 def test_every_fixture_is_known_and_only_tables_without_lengths_are_refused() -> None:
     for path in sorted(FIXTURES.iterdir()):
         if path.name == "servegen_chunk-1-trace.csv":  # a generator's table, whose lengths stand in another file
-            with pytest.raises(InputError, match=r"chunk-1-dataset\.json: the lengths of a ServeGen client lie here"):
+            with pytest.raises(
+                InputError, match=r"chunk-1-dataset\.json: a ServeGen client's lengths should be in this file"
+            ):
                 read_trace(path)
         else:
             assert inspect_trace(path).format in trace_formats()
@@ -55,7 +57,7 @@ def test_hashes_make_milliseconds_with_a_doubt_where_steps_are_small(tmp_path: P
     text = jsonl(*({"timestamp": t, "input_length": 9, "output_length": 2, "hash_ids": [1]} for t in (0, 1, 2, 3)))
     workload = read_trace(write(tmp_path, text))
     assert workload.arrival_s.tolist() == [0, 1e-3, 2e-3, 3e-3]
-    assert "were they seconds, give time_unit: s" in notes(workload)
+    assert "if they are seconds, give time_unit: s" in notes(workload)
 
 
 def test_given_format_must_fit(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from simulator.request import PromptContent, Request
 from simulator.workload import Workload
 from tests.scenarios.traces.test_read import FIXTURES, notes, write
 
-UNTIMED = "no arrival times: every request arrives at 0, unless workload.trace.arrival says how they come"
+UNTIMED = "no arrival times: every request arrives at 0, unless workload.trace.arrival gives other arrivals"
 SESSION = "00000000-0000-4000-8000-000000000001"
 
 # file: (format, requests, what each follows and how long after it, what notes say)
@@ -55,13 +55,13 @@ FIXTURE: dict[str, tuple[str, list[Request], list[tuple[int, float]], tuple[str,
             Request(2, "s0/1", 0.127, 1700, 120, 512, session_id="s0"),
         ],
         [(-1, 0.0), (-1, 0.0), (0, 0.127)],
-        ("1 turn without a time of its own arrives as though the answers before took no time",),
+        ("1 turn without a time of its own arrives as if the answers before them took no time",),
     ),
     "openai_batch.jsonl": (
         "openai-batch",
         [Request(0, "request-1", 0.0, 2, 100, 100, 0, "m")],
         [],
-        (UNTIMED, "tokens estimated as characters / 4; answers run to their max_tokens"),
+        (UNTIMED, "tokens estimated as characters / 4; answers have their max_tokens"),
     ),
     "servegen_offline_stat_no_arrivals.jsonl": (
         "servegen-offline",
@@ -293,9 +293,9 @@ def test_aiperf_rows(tmp_path: Path) -> None:
     assert workload.arrival_s.tolist() == [0, 0.2, 0.5, 0.5]
     assert workload.input_tokens.tolist() == [10, 600, 2, 1]
     assert followed(workload) == [(-1, 0), (-1, 0), (0, 0.5), (2, 0)]
-    assert "2 turns without times of their own arrive as though" in notes(workload)
+    assert "2 turns without times of their own arrive as if" in notes(workload)
     assert "2 prompts given as text: tokens estimated as characters / 4" in notes(workload)
-    assert "a delay without a session_id: after which answer? (line 5)" in notes(workload)
+    assert "a delay without a session_id: it does not say after which answer (line 5)" in notes(workload)
     assert "block hashes of 512 tokens each" in notes(workload)
 
 

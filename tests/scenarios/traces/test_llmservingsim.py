@@ -89,7 +89,7 @@ def test_bad_rows_are_named(row: str, said: str, tmp_path: Path) -> None:
 def test_another_unit_is_refused(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
     assert len(read_trace(path, TraceOptions(time_unit="ns")))
-    with pytest.raises(InputError, match="time_unit does not apply to the format llmservingsim: arrival_time_ns"):
+    with pytest.raises(InputError, match="time_unit cannot be given for the format llmservingsim: arrival_time_ns"):
         read_trace(path, TraceOptions(time_unit="ms"))
 
 

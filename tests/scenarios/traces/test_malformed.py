@@ -58,7 +58,7 @@ MALFORMED: dict[str, tuple[str | bytes, int, str]] = {
     "blis timeout": (BLIS + "0,t,c,,0,,0,10,0,0,5,0,timeout\n", 2, "status is 'timeout': the request failed"),
     "blis deadline": (BLIS + "0,t,c,,0,,0,10,5,3,5,0,ok\n", 2, "deadline_us is before the arrival: '3'"),
     "blis prefix": (BLIS + "0,t,c,,0,g,-4,10,5,0,5,0,ok\n", 2, "prefix_length is negative: '-4'"),
-    "guidellm csv in doubt": ("timestamp,input_length,output_length\n1,5,6\n2,5,6\n", 1, "do not tell which"),
+    "guidellm csv in doubt": ("timestamp,input_length,output_length\n1,5,6\n2,5,6\n", 1, "do not show which"),
     "guidellm csv word": ("timestamp,input_length,output_length\n0.5,5,6\nx,5,6\n", 3, "timestamp is not a number"),
     "aiperf prompt": (jsonl(TURN | {"input_length": None}), 1, "neither input_length nor text_input"),
     "aiperf messages": (jsonl(TURN | {"input_length": None, "messages": ["x"]}), 1, "messages is not a list of"),

@@ -162,7 +162,7 @@ def test_scaling_prompts_scales_their_blocks_or_drops_them(tmp_path: Path) -> No
     assert half.content == [PromptContent((1, 2), 8, "g", 10), PromptContent((1, 2), 8)]
     third = read_trace(path, TraceOptions(input_scale=1 / 3))
     assert third.content == [PromptContent(prefix_group="g", prefix_tokens=7), None]
-    assert "makes their blocks no whole number of tokens" in notes(third)
+    assert "gives blocks that are not a whole number of tokens" in notes(third)
 
 
 def test_scaling_drops_token_ids(tmp_path: Path) -> None:

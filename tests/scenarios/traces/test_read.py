@@ -173,7 +173,7 @@ def test_a_long_stretch_after_the_window_stops_reading(tmp_path: Path) -> None:
     rows = "".join(f"{t},1,1\n" for t in range(12_000))
     workload = read_trace(write(tmp_path, NATIVE + rows + "broken\n"), TraceOptions(duration_s=10))
     assert len(workload) == 10
-    assert "stopped reading at line 10,011: 10,000 rows on end lay after the window" in workload.notes
+    assert "stopped reading at line 10,011: 10,000 rows in a row lie after the window" in workload.notes
 
 
 def test_late_rows_within_the_window_are_found_behind_its_end(tmp_path: Path) -> None:

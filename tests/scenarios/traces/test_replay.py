@@ -26,7 +26,7 @@ def test_a_sample_is_seeded_and_has_its_share(tmp_path: Path) -> None:
     other = read_trace(path, TraceOptions(sample=0.3, seed=6))
     assert first.request_ids == again.request_ids != other.request_ids
     assert abs(len(first) - 6000) < 4 * np.sqrt(20_000 * 0.3 * 0.7)
-    assert f"left out {20_000 - len(first):,} rows that the sample did not draw" in notes(first)
+    assert f"left out {20_000 - len(first):,} rows that the sample left out" in notes(first)
     more = read_trace(path, TraceOptions(sample=0.6, seed=5))
     assert set(first.request_ids or ()) <= set(more.request_ids or ())
 
@@ -90,7 +90,7 @@ def test_the_rate_scales_delays_too(tmp_path: Path) -> None:
 def test_a_request_that_follows_nothing_earlier_arrives_at_its_own_time(after: str, tmp_path: Path) -> None:
     workload = read_trace(write(tmp_path, THREE.replace("s,a,1.5", f"s,{after},1.5")))
     assert followed(workload) == []
-    assert "1 request with an unknown or later request ahead: at the recorded time" in notes(workload)
+    assert "1 request that follow an unknown or later request: replayed at the recorded time" in notes(workload)
 
 
 def test_a_window_may_cut_a_session(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_time_that_goes_back_begins_a_session_anew(tmp_path: Path) -> None:
     workload = read_trace(write(tmp_path, text))
     assert workload.request_ids == ["c/0", "c/2", "c/1"]
     assert followed(workload) == [(-1, 0), (-1, 0), (0, 5)]
-    assert "1 turn recorded before the one ahead of it begins its session anew" in notes(workload)
+    assert "1 turn recorded before the turn that it follows: a new session starts there" in notes(workload)
 
 
 @given(
@@ -181,3 +181,20 @@ def test_a_run_at_drawn_arrivals(tmp_path: Path) -> None:
     assert result.summary["completed"] == 20
     folder = result.save(tmp_path / "run")
     assert scenarios.load(folder / "scenario.yaml") == scenario
+
+
+@pytest.mark.parametrize(("capped", "steps"), [(False, 1), (True, 0)])
+def test_an_answer_that_ends_below_its_cap_takes_a_step_more_with_asynchronous_scheduling(
+    tmp_path: Path, capped: bool, steps: int
+) -> None:
+    """As docs/traces.md says: no plan knows in time that the token under way is the last one."""
+    rows = "".join(f"{n},20,{5 + n}{f',{5 + n}' if capped else ''}\n" for n in range(8))
+    text = f"arrival_time_s,input_tokens,output_tokens{',max_tokens' if capped else ''}\n{rows}"
+    trace = {"trace": {"path": str(write(tmp_path, text))}, "max_tokens": None if capped else 50}
+
+    def computed(async_scheduling: bool) -> int:
+        engine = {"policy": "chunked_prefill", "async_scheduling": async_scheduling}
+        found = scenarios.run(scenarios.load({"workload": trace, "engine": engine}), log_decisions=True)
+        return sum(sum(step["scheduled"].values()) for step in found.decisions or [])
+
+    assert computed(True) - computed(False) == 8 * steps

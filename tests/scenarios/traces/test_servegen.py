@@ -106,7 +106,7 @@ def test_another_seed_of_the_scenario_draws_other_requests(tmp_path: Path) -> No
         ("600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", LENGTHS, "chunk-1-trace.csv:2: the windows do not ascend"),
         (STEADY, {"0": {"input_tokens": "{5: 1}"}}, "chunk-1-dataset.json: not the distributions of a ServeGen client"),
         (STEADY, {"0": {"input_tokens": "__import__('os')", "output_tokens": "{}"}}, "not the distributions"),
-        (STEADY, {"0": {"input_tokens": "{5: ", "output_tokens": "{}"}}, "a distribution is no Python dict"),
+        (STEADY, {"0": {"input_tokens": "{5: ", "output_tokens": "{}"}}, "a distribution is not a Python dict"),
         (STEADY, {"x": {"input_tokens": "{5: 1}", "output_tokens": "{5: 1}"}}, "not the distributions"),
         ("0,0,0,,0,0\n", LENGTHS, "no usable request"),
     ],

@@ -17,6 +17,7 @@ import pytest
 import scenarios
 from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
 from scenarios.cli.lockstep import CANNOT_TELL, NOT_WITHIN
+from scenarios.validate.lockstep_case import priced_elsewhere
 from simulator.lockstep.lockstep_csv import read_csv, write_csv
 from simulator.lockstep.step_errors import agreement
 from tests.command import ROOT, Done, batchlab
@@ -108,6 +109,20 @@ def test_recorded_steps_take_another_price(tmp_path: Path) -> None:
         "--overwrite", cwd=tmp_path,
     )  # fmt: skip
     assert done.code == NOT_WITHIN
+
+
+def test_step_times_of_another_machine_are_called_so(tmp_path: Path) -> None:
+    """Without a profile of the machine; the verdict then says how to measure one."""
+    command = ("lockstep", SCENARIO, "--replay", RECORDED, "--no-report", "--out", "out")
+    done = batchlab(*command, cwd=tmp_path)
+    assert done.code == NOT_WITHIN
+    assert "another machine's" in done.out
+    assert f"batchlab calibrate measure --scenario {SCENARIO} --device cpu" in done.out
+    shipped = priced_elsewhere(scenarios.load("lockstep-cpu"), "lockstep-cpu", "cpu")
+    assert shipped is not None
+    assert "`make lockstep`" in shipped
+    profile = scenarios.load(SCENARIO, [f"cost={{kind: profile, path: {PROFILE}}}"])
+    assert priced_elsewhere(profile, "x", "cpu") is None
 
 
 def test_gpus_are_held_to_more(tmp_path: Path) -> None:
@@ -204,11 +219,11 @@ def test_the_report(tmp_path: Path) -> None:
     steps = read_csv(RECORDED)
     write_lockstep(tmp_path, LockstepReport("a & b", steps, {"device": "<x>"}, ["It is so."], "name: x\n", ["noted"]))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for part in ("a &amp; b", "&lt;x&gt;", "It is so.", "noted", "name: x", "decodes alone", "348 steps"):
+    for part in ("a &amp; b", "&lt;x&gt;", "It is so.", "noted", "name: x", "mixed", "348 steps"):
         assert part in page
     assert page.count("<svg") == 3
     rows = lockstep_rows(agreement(steps)).body
-    assert [row[0] for row in rows] == ["all", "decodes alone", "prompts alone", "both"]
+    assert [row[0] for row in rows] == ["all", "decode", "prefill", "mixed"]
     assert rows[0][1] == "348"
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simulator.errors import InputError
 from simulator.hardware.model_config import model_from_config, named_model, read_model_config
-from simulator.hardware.models import MODELS, find_model
+from simulator.hardware.models import MODELS, custom_model, find_model
 from tests.simulator.hardware.test_models import DEEPSEEK_V3
 
 Config = dict[str, Any]
@@ -271,7 +272,7 @@ def test_yarn_stretches_the_context() -> None:
         ({}, ["no model_type", "llama, mistral"]),
         ({"model_type": "lama"}, ["unknown model_type 'lama'", "did you mean llama?", "mapping of dimensions"]),
         ({"model_type": "mamba", "state_size": 16}, ["state_size", "state-space"]),
-        (llama(text_config={"hidden_size": 1}), ["text_config", "language model's own"]),
+        (llama(text_config={"hidden_size": 1}), ["text_config means several", "hidden: 1, intermediate: ..."]),
         (llama(attention_bias=True), ["attention_bias True"]),
         (llama(torch_dtype="int8"), ["torch_dtype 'int8'", "bfloat16"]),
         (llama(model_type="mistral", sliding_window=4096), ["sliding_window 4096", "max_position_embeddings"]),
@@ -297,6 +298,21 @@ def test_what_is_not_understood_is_refused_by_its_field(config: Config, said: li
         model_from_config(config, "x")
     for part in ["config.json: ", *said]:
         assert part in str(caught.value)
+
+
+def test_the_advice_for_several_modalities_is_not_refused() -> None:
+    """A language model that is understood goes into a file of its own; of another, the dimensions are told."""
+    known: Config = {"model_type": "llava", "text_config": llama(), "vision_config": {"hidden_size": 1024}}
+    with pytest.raises(InputError, match="text_config as a file of its own"):
+        model_from_config(known, "x")
+    assert model_from_config(known["text_config"], "x").name == "llama-3.1-8b"
+    fields: Config = {**llama(), "model_type": "gemma9_text"}
+    at_top = {**fields, "model_type": "qwen9_vl", "vision_config": {"hidden_size": 1024}}
+    for config in ({"model_type": "gemma9", "text_config": fields}, at_top):
+        with pytest.raises(InputError, match="dimensions as a mapping") as caught:
+            model_from_config(config, "x")
+        mapping = yaml.safe_load(str(caught.value).partition("`model: ")[2].partition("`")[0])
+        assert custom_model(mapping).layers == 32
 
 
 def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
