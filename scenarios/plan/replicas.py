@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer
@@ -22,6 +23,7 @@ _FIRST_STEP = 1.06  # from the load, for so few
 _TOLERANCE = 0.03
 _SLACK = 0.02  # of the replicas of a large fleet: so many fewer might do
 _MORE_IN_STEP = 1.25  # times the replicas, to begin with, where the peaks of copies meet
+_STRETCH = 20_000  # requests that say about how many replicas are needed
 _ENOUGH = 3  # runs, to draw a line through
 
 
@@ -62,17 +64,25 @@ def find_replicas(lab: Laboratory, candidate: Candidate, experience: Experience)
 def _fewest(
     lab: Laboratory, candidate: Candidate, start: int, trials: dict[int, Trial], traffic: Traffic | None = None
 ) -> tuple[int | None, bool]:
-    """Find the fewest replicas at the load, from `start` on, and whether the budget let the search end."""
+    """Find the fewest replicas at the load, from `start` on, and whether the budget let the search end.
 
-    def probe(replicas: int) -> Trial:
-        if lab.is_spent:
-            raise _SpentError
-        if replicas not in trials:
-            trials[replicas] = lab.run(candidate, lab.load, replicas=replicas, traffic=traffic)
-        return trials[replicas]
+    Of many requests the busiest stretch alone says where the search of whole runs begins.
+    """
+
+    def held_to(piece: int, trials: dict[int, Trial]) -> Callable[[int], Trial]:
+        def probe(replicas: int) -> Trial:
+            if lab.is_spent:
+                raise _SpentError
+            if replicas not in trials:
+                trials[replicas] = lab.run(candidate, lab.load, replicas=replicas, piece=piece, traffic=traffic)
+            return trials[replicas]
+
+        return probe
 
     try:
-        return fewest(probe, start, MOST_REPLICAS, slack=_SLACK)[0], True
+        if len((traffic or lab.traffic).workload(lab.load, lab.traffic.scenario.seed)) > 2 * _STRETCH:
+            start = fewest(held_to(_STRETCH, {}), start, MOST_REPLICAS, slack=_SLACK)[0] or start
+        return fewest(held_to(0, trials), start, MOST_REPLICAS, slack=_SLACK)[0], True
     except _SpentError:
         return min((each for each, trial in trials.items() if trial.holds), default=None), False
 
@@ -93,10 +103,10 @@ def _in_step(lab: Laboratory, candidate: Candidate, found: int) -> tuple[Bounds 
     needed, is_settled = _fewest(lab, candidate, math.ceil(found * _MORE_IN_STEP), trials, traffic)
     if needed is None or not is_settled:
         return None, "The budget ended before copies were tried whose peaks meet: they may need more replicas."
-    near = _other_sizes(lab, candidate, trials, needed, traffic)
-    bounds = _fleet_bounds(near, lab.load, needed).times(found / needed)
+    failed = max((size for size, trial in trials.items() if not trial.holds), default=None)
+    held, beyond = lab.load * found / needed, lab.load * found / (failed or needed)
     several = "replica holds" if needed == 1 else "replicas hold"
-    return bounds, (
+    return Bounds(held, held, beyond), (
         f"Where the copies are shifted by at most {IN_STEP_S:g} s, so that their peaks meet, {needed:,} {several}; "
         "the interval spans both."
     )
@@ -139,17 +149,14 @@ def _more_load(lab: Laboratory, candidate: Candidate, held: Trial) -> list[Trial
     return [trial for _, trial in found.probes]
 
 
-def _other_sizes(
-    lab: Laboratory, candidate: Candidate, trials: dict[int, Trial], found: int, traffic: Traffic | None = None
-) -> list[Trial]:
+def _other_sizes(lab: Laboratory, candidate: Candidate, trials: dict[int, Trial], found: int) -> list[Trial]:
     """Run fleets of about this size at the load."""
     near = [trial for trial in trials.values() if not trial.stopped]
     below = max((size for size, trial in trials.items() if not trial.holds), default=0)
     if below and trials[below].stopped and not lab.is_spent:  # its values say where the limit lies
-        near.append(lab.run(candidate, lab.load, replicas=below, early_stop=False, traffic=traffic))
+        near.append(lab.run(candidate, lab.load, replicas=below, early_stop=False))
     if len(near) < _ENOUGH and not lab.is_spent and found < MOST_REPLICAS:
-        more = found + max(1, found // 12)
-        near.append(lab.run(candidate, lab.load, replicas=more, early_stop=False, traffic=traffic))
+        near.append(lab.run(candidate, lab.load, replicas=found + max(1, found // 12), early_stop=False))
     return near
 
 
