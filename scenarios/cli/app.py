@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from scenarios.cli.bench_plan import bench_plan
 from scenarios.cli.calibrate import check, fit, import_, tables
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
@@ -57,8 +58,8 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: {"policy": new_policy, "scenario": new_scenario},
 }
-for _verb in (run, compare, sweep, plan, explain, serve, validate, lockstep, report, export, list_, kv):
-    app.command(_verb.__name__.removesuffix("_"))(guarded(_verb))
+for _verb in (run, compare, sweep, plan, bench_plan, explain, serve, validate, lockstep, report, export, list_, kv):
+    app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(guarded(_verb))
 for _group, _verbs in _GROUPS.items():
     for _name, _verb in _verbs.items():
         _group.command(_name)(guarded(_verb))

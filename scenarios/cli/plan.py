@@ -121,7 +121,7 @@ def _kept(out: Path | None, console: Console) -> Iterator[Tried | None]:
     tried = Tried(out)
     try:
         yield tried
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         if not tried.is_empty:
             console.note(f"what was tried is kept in {out}: the same command goes on")
         raise

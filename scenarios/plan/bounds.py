@@ -108,6 +108,11 @@ def difference(one: Bounds, other: Bounds) -> tuple[float, float] | None:
     return low, high
 
 
+def draws_of(goal: Goal, per_request: Floats) -> Floats:
+    """Return a goal's value in each draw of a trace's blocks, from the values of its requests, in order of arrival."""
+    return _redrawn(goal, per_request, _weights(len(per_request)))
+
+
 def _known(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that ran to their end, by rate, each rate once."""
     found = {trial.rate / trial.replicas: trial for trial in trials if not trial.stopped}
