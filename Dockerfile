@@ -5,8 +5,8 @@
 #     docker run --publish 8000:8000 batchlab quickstart --time-scale 2
 #     docker run --publish 8000:8000 --volume "$PWD:/scenarios:ro" batchlab /scenarios/mine.yaml
 
-FROM debian:12-slim AS build
-# Unpinned: Debian 12 keeps its versions, and its archive keeps only the last of each.
+FROM debian:13-slim AS build
+# Unpinned: Debian 13 keeps its versions, and its archive keeps only the last of each.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils gcc libc6-dev python3-dev python3-venv \
@@ -21,7 +21,7 @@ RUN /batchlab/bin/python -m pip uninstall --yes scipy setuptools pip \
     && find /batchlab/lib -name '*.so*' -exec strip --strip-unneeded '{}' +
 
 # No shell, no package manager; the user `nonroot` has the number 65532.
-FROM gcr.io/distroless/python3-debian12:nonroot
+FROM gcr.io/distroless/python3-debian13:nonroot
 COPY --from=build /batchlab /batchlab
 COPY --from=build --chown=65532:65532 /srv /srv
 WORKDIR /srv

@@ -29,7 +29,7 @@ help:
 	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
 	@echo "make lint        ruff, mypy and import-linter alone"
 	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
-	@echo "make long-tests  the rest: more examples and cases of the rules (marker long), none that make test runs"
+	@echo "make long-tests  other and more examples and cases of the rules (marker long)"
 	@echo "make more-tests  every test, the very large runs too (marker slow), on new random examples each time"
 	@echo "make compiled-test  the core compiled with mypyc, in $(COMPILED), and the tests that it must pass as the sources do"
 	@echo "make bench       the benchmarks, in CPU seconds"
@@ -66,7 +66,7 @@ tables: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
-	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy -n $(JOBS)
 	$(BIN)/lint-imports --no-logo
 
 test: lint

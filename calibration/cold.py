@@ -26,23 +26,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEWEST = 8
-"""A pace (time a byte) is taken from at least so many pairs of rows."""
-
-FAR = 2.0
-"""The cache holds nothing of rows of this many times its size."""
-
-FARTHEST = 8.0
-"""Products of up to this many times the cache's size give the pace for smaller ones."""
+FEWEST = 8  # a pace (time a byte) is taken from at least so many pairs of rows
+FAR = 2.0  # the cache holds nothing of rows of this many times its size
+FARTHEST = 8.0  # products of up to this many times the cache's size give the pace for smaller ones
 
 FEW_ROWS, FEWEST_SIZES = 64, 6
 """Products of at most this many rows wait for their weights; a line is fitted to at least this many sizes."""
 
-LAUNCHES = 2.0
-"""A line is used if its time at 0 bytes is at most this many times that of the shortest products."""
-
-NEAR = 1 / 16
-"""Below this share of the cache's size, launches take the time."""
+LAUNCHES = 2.0  # a line is used if its time at 0 bytes is at most this many times that of the shortest products
+NEAR = 1 / 16  # below this share of the cache's size, launches take the time
 
 COPIES = {"bf16": 6, "fp8": 6, "fp8_block": 1, "nvfp4": 1}
 """Equal layers with weights of their own that the source ran one after another (collector/vllm/collect_gemm.py)."""

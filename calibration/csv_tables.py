@@ -16,8 +16,7 @@ from simulator.errors import InputError
 Columns = dict[str, NDArray[Any]]
 
 
-TEXT = ("layer", "model", "hardware", "collective", "is_prefill")
-"""Columns of words; all others are numbers."""
+TEXT = ("layer", "model", "hardware", "collective", "is_prefill")  # columns of words; all others are numbers
 
 
 def find_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns | None:

@@ -10,7 +10,7 @@ from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import SCALE
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.surface import Curve, Surface, SurfaceAxis
 
 
 def of_curve(curve: Curve) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def of_surface(surface: Surface) -> dict[str, Any]:
     }
 
 
-def of_axis(axis: Axis) -> dict[str, Any]:
+def of_axis(axis: SurfaceAxis) -> dict[str, Any]:
     """An axis as JSON."""
     return {"name": axis.name, "values": [_number(value) for value in axis.values]}
 

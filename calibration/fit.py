@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calibration.curves import curve, op_curves, split_ops
 from calibration.document import of_curve, of_experts, of_skew, of_surface
-from calibration.gemm import gemm_surface
-from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
-from calibration.rows import KernelRows, Table, select
+from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, gemm_surface, joint
+from calibration.rows import STEP_OPS, KernelRows, Table, select
 from calibration.schedule import KernelLaunch, find_launch, scheduled_surface
-from calibration.scope import check_scope
 from calibration.skew_fit import fit_skew
 from calibration.solvers import nnls
 from calibration.surface_fit import fit_surface, is_dense
@@ -24,9 +21,9 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.profile_cost import Options, ProfileCost
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profile
-from simulator.timing.profile.profile_scope import shapes
+from simulator.timing.profile.profile_scope import kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Array, Curve, Surface
+from simulator.timing.profile.surface import Array, Curve, Surface, make_curve
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.assumed import (
     LINKS,
@@ -51,8 +48,7 @@ launches that cannot be hidden. The same figure as the roofline's."""
 
 ASSUMED_HOST = {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"}
 NO_HOST = {"step_s": 0.0, "seq_s": 0.0, "from": "left out"}
-FEWEST_STEPS = 12
-"""Whole steps from which the host's part is fitted."""
+FEWEST_STEPS = 12  # whole steps from which the host's part is fitted
 
 
 def fit_profile(
@@ -107,6 +103,36 @@ def fit_profile(
     if host is None and len(rows.table("step")["us"]) >= FEWEST_STEPS:
         document["host"] = fit_host(rows, document)
     return document
+
+
+def check_scope(rows: KernelRows, model: Model) -> None:
+    """Raise InputError where the rows are of another precision than the model, or lack a part of its layers."""
+    needs = precision(model)
+    if rows.dtype and rows.dtype != needs:
+        hint = "rows of that precision, or the model as it was measured"
+        raise InputError(f"the rows have {rows.dtype} weights, and {model.name} has {needs}", hint=hint)
+    if rows.kv_dtype and rows.kv_dtype != kv_precision(model):
+        what = f"the rows have a KV cache in {rows.kv_dtype}, and {model.name} has one in {kv_precision(model)}"
+        raise InputError(what, hint="rows of that precision, or model.kv_dtype_bytes as it was measured")
+    has_experts = bool(len(rows.table("experts")["us"]))
+    if model.experts and not has_experts:
+        layers = f"{model.moe_layers} of its {model.layers} layers"
+        raise InputError(
+            f"no rows of experts, and {model.name} has {model.experts} in each of {layers}: they would cost nothing",
+            hint="rows of the kind experts beside these, or kind: roofline, which prices experts by their dimensions",
+        )
+    if has_experts and not model.experts:
+        raise InputError(f"the rows hold experts, and {model.name} has none", hint="--model M, one with experts")
+    if model.kv_lora_rank:
+        raise InputError(
+            f"{model.name} has multi-head latent attention, whose kernels cannot be fitted yet",
+            hint="kind: roofline, which prices it by its dimensions",
+        )
+    if model.shared_experts or model.dense_layers:
+        raise InputError(
+            f"{model.name} has shared experts or layers without experts: rows cannot tell their matrices apart yet",
+            hint="kind: roofline, which prices them by their dimensions",
+        )
 
 
 def _estimated_skew(attention: Mapping[str, Any], rows: KernelRows, model: Model) -> Skew | None:
@@ -219,6 +245,34 @@ def joint_surface(table: Table, launch: KernelLaunch | None = None) -> tuple[Sur
 def prefill_surface(table: Table) -> Surface:
     """Fit the attention of prompts alone over (chunks, tokens of each)."""
     return fit_surface(PREFILL, [table["chunks"], table["chunk"]], table["us"])
+
+
+TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
+"""Matrix products: their kernels pad to a tile, so a count between two others costs as much as the upper one."""
+
+TILE = 16  # their kernels pad rows to at least this many
+
+
+def curve(counts: Array, us: Array, *, tiled: bool = False) -> Curve:
+    """A curve through the medians of the rows at each count."""
+    known = np.unique(counts)
+    medians = np.array([np.median(us[counts == count]) for count in known])
+    return make_curve(known, medians, TILE if tiled else 0)
+
+
+def op_curves(table: Table, count: str) -> dict[str, Curve]:
+    """A curve for each operator of a table of `dense` or `sampled` rows."""
+    found = {}
+    for op in np.unique(table["op"]).tolist():
+        here = table["op"] == op
+        found[str(op)] = curve(table[count][here], table["us"][here], tiled=op in TILED)
+    return found
+
+
+def split_ops(curves: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Curve]]:
+    """Curves of a layer's operators, and of those that run once a step."""
+    step = {op: curve for op, curve in curves.items() if op in STEP_OPS}
+    return {op: curve for op, curve in curves.items() if op not in step}, step
 
 
 def _experts(table: Table, model: Model) -> Experts:

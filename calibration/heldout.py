@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
-from calibration.gemm import GEMM, SMALLEST, gemm_surface
-from calibration.kernels import DECODE, JOINT_AXES, PREFILL, joint
+from calibration.kernels import DECODE, GEMM, JOINT_AXES, PREFILL, SMALLEST, gemm_surface, joint
 from calibration.rows import KernelRows, Table, select
 from calibration.schedule import KernelLaunch, find_launch
 from calibration.surface_fit import Kernel
@@ -34,8 +33,7 @@ SMALL = 2000
 
 FEW = 20
 SEED = 0
-REPEATS_OF_FEW = 5
-"""Few rows are drawn so many times; the errors of all draws count together."""
+REPEATS_OF_FEW = 5  # few rows are drawn so many times; the errors of all draws count together
 
 
 @dataclass(frozen=True, slots=True)

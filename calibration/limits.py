@@ -15,11 +15,8 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Array
 
-TOLERANCE = 1.03
-"""A row may exceed the peak by this factor: datasheets round, and clocks boost."""
-
-LISTED = 20
-"""Most rejected rows that are described; all are counted."""
+TOLERANCE = 1.03  # a row may exceed the peak by this factor: datasheets round, and clocks boost
+LISTED = 20  # most rejected rows that are described; all are counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ Features = Mapping[str, Array]
 POWERS = (1.0, 1.5, 2.0, 4.0, 8.0)
 """Powers of the p-norm by which one resource hides another: tried in turn, the best is kept."""
 
-ROBUST_FROM = 0.1
-"""Relative errors beyond this count less and less (scipy's soft_l1)."""
+ROBUST_FROM = 0.1  # relative errors beyond this count less and less (scipy's soft_l1)
 
 
 MOST_ROWS = 4000

@@ -46,14 +46,9 @@ from simulator.timing.cost import StepShape
 SCHEMA = "batchlab rows"
 VERSION = 1
 
-MOST_FLAGGED = 0.25
-"""Share of flagged rows beyond which nothing is fitted."""
-
-Table = dict[str, NDArray[Any]]
-"""Columns by name, of equal length."""
-
-STEP_OPS = ("embedding", "final_norm", "pooling")
-"""Dense operators that a step has once; all others count once a layer."""
+MOST_FLAGGED = 0.25  # share of flagged rows beyond which nothing is fitted
+Table = dict[str, NDArray[Any]]  # columns by name, of equal length
+STEP_OPS = ("embedding", "final_norm", "pooling")  # dense operators that a step has once; all others count once a layer
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "dense": ("op", "tokens", "us"),

@@ -31,7 +31,7 @@ from calibration.surface_fit import smooth_residual
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Array, Axis, Surface
+from simulator.timing.profile.surface import Array, Surface, SurfaceAxis
 from simulator.timing.tables.estimated_skew import CHIPS
 
 TILE = 64
@@ -83,7 +83,7 @@ def scheduled_surface(launch: KernelLaunch, axes: Sequence[str], coordinates: Se
 
     residual = np.log(us / predict(coordinates))
     grid = [_between(column, PER_OCTAVE[name]) for name, column in zip(axes, coordinates, strict=True)]
-    found = tuple(Axis(name, tuple(values.tolist())) for name, values in zip(axes, grid, strict=True))
+    found = tuple(SurfaceAxis(name, tuple(values.tolist())) for name, values in zip(axes, grid, strict=True))
     mesh = [column.ravel() for column in np.meshgrid(*grid, indexing="ij")]
     known = predict(mesh) * np.exp(smooth_residual(found, coordinates, residual))
     kernel = joint(launch.knee_keys)

@@ -6,7 +6,7 @@ import numpy as np
 
 from calibration.rows import Table
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Array, Axis
+from simulator.timing.profile.surface import Array, SurfaceAxis
 from simulator.timing.tables.grid import fill
 
 SHARES = (0.0, 0.008, 0.016, 0.023, 0.031, 0.047, 0.0625, 0.09, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 0.9, 1.0)
@@ -36,9 +36,9 @@ def fit_skew(table: Table) -> Skew | None:
             mixed[i, :, k] = _along_shares(share[there], extra[there])
     decode, mixed = np.maximum(fill(decode), 0.0), np.maximum(fill(mixed), 0.0)
     return Skew(
-        Axis("seqs", tuple(sizes.tolist())),
-        Axis("share", SHARES),
-        Axis("context", tuple(contexts.tolist())),
+        SurfaceAxis("seqs", tuple(sizes.tolist())),
+        SurfaceAxis("share", SHARES),
+        SurfaceAxis("context", tuple(contexts.tolist())),
         tuple(decode.ravel().tolist()),
         tuple(mixed.ravel().tolist()),
     )

@@ -28,12 +28,10 @@ from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
-from simulator.timing.profile.features import prompt_features
-from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.physics import Physics, prompt_features
 from simulator.timing.profile.profile_cost import Options, capture_sizes
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION
-from simulator.timing.profile.surface import Array, Axis, Curve, Surface
-from simulator.timing.tables.make_curves import round_us
+from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, round_us
 
 TIMES = {"us": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3, "latency_ms": 1e3, "s": 1e6, "seconds": 1e6}
 """Names of the column of times, and microseconds in their unit."""
@@ -44,8 +42,7 @@ FEWEST = 12
 
 TERMS = ("rows", "keys", "pairs", "chain", "tiles")
 NO_CORRECTION = (0.0,) * 4
-FEWEST_BETWEEN = 3
-"""Rows between two counts of tokens for the line between them to have a slope of its own."""
+FEWEST_BETWEEN = 3  # rows between two counts of tokens for the line between them to have a slope of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +185,9 @@ def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, t
     us = physics.constant_us + np.array([rises[0] / counts[0], *np.cumsum(rises)])
     beyond = float(f"{rises[-1] / (counts[-1] - ([0.0, *counts])[-2]):.6g}")
     seqs, context = _range(table["decode_seqs"]), _range(table["decode_context"] / np.maximum(table["decode_seqs"], 1))
-    axes = Axis("seqs", seqs), Axis("context", context)
+    axes = SurfaceAxis("seqs", seqs), SurfaceAxis("context", context)
     decode = Surface(axes, Physics(0.0, (("keys", terms["keys"]),)), NO_CORRECTION)
-    axes = Axis("chunks", _range(table["prefill_seqs"])), Axis("each", _range(table["prefill_tokens"]))
+    axes = SurfaceAxis("chunks", _range(table["prefill_seqs"])), SurfaceAxis("each", _range(table["prefill_tokens"]))
     of_prompts = tuple((name, terms[name]) for name in ("pairs", "chain", "tiles"))
     prompt = Surface(axes, Physics(0.0, of_prompts), NO_CORRECTION)
     return {

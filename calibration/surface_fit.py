@@ -8,23 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.physics_fit import Shape, fit_physics
-from simulator.timing.profile.surface import Array, Axis, Surface
+from simulator.timing.profile.surface import Array, Surface, SurfaceAxis
 from simulator.timing.tables.grid import fill, steadiness
 
 DENSE = 0.5
 """From this share of the grid's cells on, the rows are a table: the correction is theirs, and holes are filled."""
 
-CLAMP = 0.5
-"""A correction learnt from scattered rows is at most this much (log)."""
-
-REACH = 1.2
-"""How far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)."""
-
-NOISE = 0.1
-"""Variance of a scattered row's error, as a share of the correction's."""
-
-MOST_SCATTERED = 600
-"""Most scattered rows that the correction uses, taken evenly from all; the physics uses all."""
+CLAMP = 0.5  # a correction learnt from scattered rows is at most this much (log)
+REACH = 1.2  # how far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)
+NOISE = 0.1  # variance of a scattered row's error, as a share of the correction's
+MOST_SCATTERED = 600  # most scattered rows that the correction uses, taken evenly from all; the physics uses all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ def fit_surface(
     is_table = is_dense(coordinates, values)
     if not is_table:
         values = [_spanning(column) for column in coordinates]
-    axes = tuple(Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True))
+    axes = tuple(SurfaceAxis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True))
     if is_table:
         table = on_grid(values, coordinates, residual)
         correction = fill(table, steadiness(table))
@@ -94,7 +87,7 @@ def _spanning(column: Array) -> Array:
     return np.asarray(known[np.unique(np.round(np.linspace(0, len(known) - 1, min(len(known), 9))).astype(int))])
 
 
-def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual: Array) -> Array:
+def smooth_residual(axes: Sequence[SurfaceAxis], coordinates: Sequence[Array], residual: Array) -> Array:
     """Smooth the residuals of scattered rows to all cells of the axes (flat, the last axis fastest)."""
     rows = np.column_stack([np.log1p(column / axis.unit) for column, axis in zip(coordinates, axes, strict=True)])
     mesh = np.meshgrid(*[np.asarray(axis.places) for axis in axes], indexing="ij")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.gemm import stands_for
 from calibration.heldout import FOLDS, SEED, Errors, summary
+from calibration.kernels import stands_for
 from simulator.timing.profile.surface import Array, Surface
 from simulator.timing.tables.attention import Found, decode_us, prompt_us
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features, without_widths

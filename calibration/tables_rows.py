@@ -17,8 +17,7 @@ from simulator.timing.tables.products import WEIGHT_BYTES
 if TYPE_CHECKING:
     import pandas as pd
 
-Notes = dict[str, Any]
-"""Counts by kind of row: how many, of how many."""
+Notes = dict[str, Any]  # counts by kind of row: how many, of how many
 
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 KV_BYTES = {"bf16": 2, "fp8": 1}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.document import of_axis, of_physics
-from calibration.gemm import gemm_kernel, stands_for
+from calibration.kernels import gemm_kernel, stands_for
 from calibration.names import gpu_name
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import (
@@ -34,7 +34,7 @@ from calibration.surface_fit import on_grid
 from calibration.tables_errors import errors_of
 from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
 from simulator.hardware.gpus import find_gpu
-from simulator.timing.profile.surface import Array, Axis
+from simulator.timing.profile.surface import Array, SurfaceAxis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
 from simulator.timing.tables.table_files import SCALE
@@ -50,11 +50,8 @@ M = (
 )  # fmt: skip
 """Sizes of m that are kept where they were measured; of n and k, all are."""
 
-SMALLEST = 256
-"""Products narrower than this, in n or k, are not kept."""
-
-LAUNCHES_US = 30.0
-"""A kernel so small (up to 16 rows, 2,048 columns) takes 2 to 15 us in a graph."""
+SMALLEST = 256  # products narrower than this, in n or k, are not kept
+LAUNCHES_US = 30.0  # a kernel so small (up to 16 rows, 2,048 columns) takes 2 to 15 us in a graph
 
 DECODE = Shape(("items",), (("keys",), ("chain",)))
 PROMPT = Shape(("tiles",), (("pairs", "tokens"), ("chain",)))
@@ -143,10 +140,15 @@ def _surface(rows: pd.DataFrame, name: str) -> dict[str, Any]:
     width = WEIGHT_BYTES[name]
     physics = fit_physics(gemm_kernel(name).shape, product_features(m, n, k, width), us)
     kept = np.isin(m, M) & stands_for(name, m)
-    axes = [Axis(label, tuple(np.unique(sizes).tolist())) for label, sizes in (("m", m[kept]), ("n", n), ("k", k))]
+    axes = _axes({"m": m[kept], "n": n, "k": k})
     residual = np.log(us / np.asarray(physics.us(product_features(m, n, k, width))))
     table = on_grid([axis.values for axis in axes], [m, n, k], residual)
     return {"axes": [of_axis(axis) for axis in axes], "physics": of_physics(physics), "correction": coded(table)}
+
+
+def _axes(columns: Mapping[str, Array]) -> list[SurfaceAxis]:
+    """An axis of each column's values."""
+    return [SurfaceAxis(name, tuple(np.unique(values).tolist())) for name, values in columns.items()]
 
 
 def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
@@ -158,8 +160,7 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
         physics = fit_physics(DECODE, decode_counts(batch, length, kv_heads, int(window)), us)
     else:
         physics = fit_physics(PROMPT, prompt_counts(batch, length, heads, int(window)), us)
-    names = ("seqs", "context") if kind == "decode" else ("chunks", "each")
-    axes = [Axis(name, tuple(np.unique(values).tolist())) for name, values in zip(names, (batch, length), strict=True)]
+    axes = _axes({"seqs": batch, "context": length} if kind == "decode" else {"chunks": batch, "each": length})
     cells, tables = [axis.values for axis in axes], {}
     for (ours, theirs), some in rows.groupby(["heads", "kv_heads"]):
         places = [some["batch"].to_numpy(float), some["length"].to_numpy(float)]

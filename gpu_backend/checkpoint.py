@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.fp8 import E4M3, as_bytes, has_fp8_weights
-from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights, check_model, quantised_dense
+from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Norm, Weights, check_model, quantised_dense
 from gpu_backend.work import KVScales
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -81,7 +81,7 @@ class _Reader:
         up = self._joined([f"{at}.gate_proj", f"{at}.up_proj"], False)
         return Mlp(up, self._joined([f"{at}.down_proj"], False))
 
-    def _experts(self, at: str) -> Experts:
+    def _experts(self, at: str) -> ExpertWeights:
         """Read a layer's experts, by Mixtral's names or by Qwen's."""
         model = self._model
         if model.shared_experts:
@@ -94,7 +94,7 @@ class _Reader:
         ups = [self._joined([f"{expert}.{gate}", f"{expert}.{up}"], False).weight for expert in each]
         downs = [self._get(f"{expert}.{down}.weight", (model.hidden, model.intermediate)) for expert in each]
         router = self._get(f"{at}.gate.weight", (model.experts, model.hidden))
-        return Experts(router, torch.stack(ups), torch.stack(downs), None)
+        return ExpertWeights(router, torch.stack(ups), torch.stack(downs), None)
 
     def _norm(self, name: str) -> Norm:
         return Norm(self._get(f"{name}.weight", (self._model.hidden,)), None)

@@ -20,8 +20,8 @@ from torch.nn.functional import gelu, linear
 from gpu_backend.fp8 import product
 from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, norm, normed_heads, turned
 from gpu_backend.pool import PagedPool
-from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
-from gpu_backend.work import UNSCALED, Attention, KVScales, StepArrays
+from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Weights
+from gpu_backend.work import UNSCALED, AttentionImpl, KVScales, StepArrays
 from simulator.hardware.models import Model
 
 
@@ -36,7 +36,7 @@ class Inputs:
 
 
 @runtime_checkable
-class Looking(Attention, Protocol):
+class Looking(AttentionImpl, Protocol):
     """Attention that takes keys and values from the pages: what it prepares has `slots` [tokens], where they go."""
 
     def look(self, query: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = UNSCALED) -> Tensor:
@@ -54,7 +54,7 @@ class Decoder:
         model: Model,
         weights: Weights,
         pool: PagedPool,
-        attention: Attention,
+        attention: AttentionImpl,
         reduce: Callable[[Tensor], Tensor] | None = None,
         pointwise: Pointwise | None = None,
     ) -> None:
@@ -132,8 +132,8 @@ class Decoder:
         assert self._placer is not None
         return self._placer.place(mixed, layer, self.rope, position, kv, slots)
 
-    def _feed_forward(self, mlp: Mlp | Experts, x: Tensor) -> Tensor:
-        if isinstance(mlp, Experts):
+    def _feed_forward(self, mlp: Mlp | ExpertWeights, x: Tensor) -> Tensor:
+        if isinstance(mlp, ExpertWeights):
             return self.routed(mlp, x)
         return self.dense(self.activated(self.dense(x, mlp.up)), mlp.down)
 
@@ -149,7 +149,7 @@ class Decoder:
         """SwiGLU of gate and value side by side, or GELU."""
         return self.pointwise.gated(up) if self.model.gated_mlp else gelu(up, approximate="tanh")
 
-    def routed(self, experts: Experts, x: Tensor) -> Tensor:
+    def routed(self, experts: ExpertWeights, x: Tensor) -> Tensor:
         """Compute each token's `active_experts` best experts, weighted by the softmax over their scores.
 
         All experts are one grouped product over the tokens in their order: the host need not know how many each has.

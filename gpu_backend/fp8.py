@@ -21,8 +21,7 @@ E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
 """The largest e4m3 number. There is no infinity: what is beyond would become NaN, so it is cut there."""
 SMALLEST_SCALE = 1e-12  # of a token that is all zeros
-ALIGNED = 16
-"""`_scaled_mm` takes matrices whose sides are multiples of this."""
+ALIGNED = 16  # `_scaled_mm` takes matrices whose sides are multiples of this
 
 Per = Literal["channel", "tensor"]
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from gpu_backend.decoder import Decoder, Inputs
 from gpu_backend.device import Device
-from gpu_backend.work import Attention, ScheduledPart, StepArrays, step_arrays
+from gpu_backend.work import AttentionImpl, ScheduledPart, StepArrays, step_arrays
 
 
 @runtime_checkable
-class Reserving(Attention, Protocol):
+class Reserving(AttentionImpl, Protocol):
     """Attention whose preparation can be filled again in place: `gpu_backend.attention.paged.PagedAttention`."""
 
     def prepare(self, rows: StepArrays, into: Any = None) -> Any: ...

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from gpu_backend.decoder import Decoder
 from gpu_backend.pointwise import norm, turned
-from gpu_backend.weights import Experts, Layer, Mlp
+from gpu_backend.weights import ExpertWeights, Layer, Mlp
 from gpu_backend.work import KVScales, StepArrays
 
 Work = Callable[[], object]
@@ -90,7 +90,7 @@ class Operators:
     def experts(self, tokens: int) -> tuple[Work, int]:
         """The routed feed-forwards of all layers, and how many experts of a layer these tokens activate (the mean)."""
         hidden = self._made_up(tokens, self._decoder.model.hidden)
-        routed = [layer.mlp for layer in self._layers if isinstance(layer.mlp, Experts)]
+        routed = [layer.mlp for layer in self._layers if isinstance(layer.mlp, ExpertWeights)]
         top = self._decoder.model.active_experts
         chosen = [linear(hidden, mlp.router).topk(top, dim=-1).indices.unique().numel() for mlp in routed]
         return lambda: [self._decoder.routed(mlp, hidden) for mlp in routed], round(sum(chosen) / len(chosen))

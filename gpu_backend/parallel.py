@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from gpu_backend.fp8 import as_bytes
-from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
+from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Weights
 from simulator.errors import InputError
 from simulator.hardware.models import Model
 
@@ -52,7 +52,7 @@ def _layer(model: Model, layer: Layer, rank: int, size: int) -> Layer:
         layer,
         qkv=_by_outputs(layer.qkv, heads, rank, size),
         out=_by_inputs(layer.out, rank, size),
-        mlp=_experts(model, mlp, rank, size) if isinstance(mlp, Experts) else _mlp(model, mlp, rank, size),
+        mlp=_experts(model, mlp, rank, size) if isinstance(mlp, ExpertWeights) else _mlp(model, mlp, rank, size),
     )
 
 
@@ -62,12 +62,12 @@ def _mlp(model: Model, mlp: Mlp, rank: int, size: int) -> Mlp:
     return Mlp(_by_outputs(mlp.up, widths, rank, size), _by_inputs(mlp.down, rank, size))
 
 
-def _experts(model: Model, experts: Experts, rank: int, size: int) -> Experts:
+def _experts(model: Model, experts: ExpertWeights, rank: int, size: int) -> ExpertWeights:
     """Cut a share of every expert; the router stays whole."""
     parts = 2 if model.gated_mlp else 1
     up = torch.cat([_share(part, 1, rank, size) for part in experts.up.chunk(parts, dim=1)], dim=1)
     shared = None if experts.shared is None else _mlp(model, experts.shared, rank, size)
-    return Experts(experts.router, up, _share(experts.down, 2, rank, size), shared)
+    return ExpertWeights(experts.router, up, _share(experts.down, 2, rank, size), shared)
 
 
 def _by_outputs(dense: Dense, widths: Sequence[int], rank: int, size: int) -> Dense:

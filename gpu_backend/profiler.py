@@ -31,8 +31,7 @@ CANARY_EVERY = 20  # shapes
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
 
-Say = Callable[[str], None]
-"""A function that tells the user how the work goes."""
+Say = Callable[[str], None]  # a function that tells the user how the work goes
 
 
 class Memory(Protocol):
@@ -40,25 +39,20 @@ class Memory(Protocol):
 
     def recall(self, key: str) -> Mapping[str, Any] | None:
         """The value kept under the key; None where there is none."""
+        return None
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
         """Keep it for good, at once."""
 
     def is_over(self) -> bool:
         """Tell whether there is no time for more."""
+        return False
 
 
-class NoMemory:
+class NoMemory(Memory):
     """A memory that knows and keeps nothing, and never runs out of time."""
 
-    def recall(self, key: str) -> Mapping[str, Any] | None:
-        del key
-        return None
-
     def keep(self, key: str, found: Mapping[str, Any]) -> None: ...
-
-    def is_over(self) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Profile:
+class Measurements:
     """A measured profile: a row for each probe, and the readings that it comes from, one for each pass."""
 
     rows: list[dict[str, Any]]
@@ -124,7 +118,7 @@ def profile(
     seed: int = 0,
     memory: Memory | None = None,
     say: Say = lambda text: None,
-) -> Profile:
+) -> Measurements:
     """Measure the backend: every probe three times, in another order each time. `say` is told how it goes.
 
     Without `kernels`, whole steps only. What `memory` knows is not measured again; when its time is over, what has been
@@ -155,7 +149,7 @@ def profile(
     limit = STEADY[device.name]
     host = _host(backend, probes, grid)
     swap = [] if memory.is_over() else list(_swaps(backend, probes))
-    return Profile(
+    return Measurements(
         _rows(listed, readings, limit),
         [each for each in readings if each],
         Canary(backend.canary_name, reference_s, *seen.summed(limit)),
@@ -295,7 +289,7 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
             yield SwapRow(direction, blocks, us, None if beside is None else beside * 1e6)
 
 
-def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
+def write_profile(folder: Path, found: Measurements, header: dict[str, Any]) -> None:
     """Write the rows and what was seen beside them. `header` names device, GPU, model, dtype, kv_dtype."""
     folder.mkdir(parents=True, exist_ok=True)
     canary = found.canary.to_json()

@@ -14,7 +14,7 @@ from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.fp8 import has_fp8_weights, kv_type
 from gpu_backend.probes import GRIDS, Grid
-from gpu_backend.profiler import Memory, Profile, Say, profile, write_profile
+from gpu_backend.profiler import Measurements, Memory, Say, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -24,8 +24,7 @@ from simulator.timing.profile.profile_cost import capture_sizes
 
 _CPU_POOL_BYTES = 512 * 2**20
 MAX_CAPTURE = 256
-HEAT_S = 3.0
-"""Seconds for which a GPU works before it is timed."""
+HEAT_S = 3.0  # seconds for which a GPU works before it is timed
 _SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
 
 
@@ -155,7 +154,7 @@ def measure_into(
     pointwise: str | None = None,
     memory: Memory | None = None,
     say: Say = lambda text: None,
-) -> Profile:
+) -> Measurements:
     """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
 
     `limits` are those of the grid (decodes, context, tokens of a step): None for what is usual on the device.

@@ -59,7 +59,7 @@ class Prepared:
 
 
 class TorchAttention:
-    """`gpu_backend.work.Attention` on any device."""
+    """`gpu_backend.work.AttentionImpl` on any device."""
 
     def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
         self._kv_heads, self._group = shape.kv_heads, shape.heads // shape.kv_heads

@@ -43,7 +43,7 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertWeights:
     """Routed feed-forwards, and one that every token uses."""
 
     router: Tensor  # [experts, hidden]
@@ -62,7 +62,7 @@ class Layer:
     key_norm: Tensor | None
     out: Dense
     mlp_norm: Norm
-    mlp: Mlp | Experts
+    mlp: Mlp | ExpertWeights
     kv_scales: KVScales = UNSCALED
 
 
@@ -159,7 +159,7 @@ class _Maker:
         up = self._dense(wide, model.hidden, model.biases)
         return Mlp(up, self._dense(model.hidden, inner, model.biases, self._residual))
 
-    def _experts(self) -> Experts:
+    def _experts(self) -> ExpertWeights:
         model = self._model
         wide = model.intermediate * (2 if model.gated_mlp else 1)
         up = self._normal((model.experts, wide, model.hidden), 1 / math.sqrt(model.hidden))
@@ -167,7 +167,7 @@ class _Maker:
             (model.experts, model.hidden, model.intermediate), self._residual / math.sqrt(model.intermediate)
         )
         shared = self._mlp(model.shared_experts * model.intermediate) if model.shared_experts else None
-        return Experts(self._matrix(model.experts, model.hidden), up, down, shared)
+        return ExpertWeights(self._matrix(model.experts, model.hidden), up, down, shared)
 
     @property
     def _residual(self) -> float:

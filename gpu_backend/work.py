@@ -171,7 +171,7 @@ class AttentionShape:
     fp8_kv: bool = False  # pages in fp8
 
 
-class Attention(Protocol):
+class AttentionImpl(Protocol):
     """Attention over pages. What depends on the step alone is prepared once, untimed, in a form of its own (`Any`)."""
 
     def prepare(self, rows: StepArrays) -> Any:

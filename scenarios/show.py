@@ -70,11 +70,11 @@ def one_line(summary: Mapping[str, Any]) -> str:
 
 def html_table(title: str, runs: Sequence[Shown]) -> str:
     """The verdict table as HTML, with what its figures rest on."""
-    from reports.tables import notebook
     from reports.tables.basis import provenance_words
+    from reports.tables.verdict_table import html_table as of_summaries
 
     summaries = {run.label: run.summaries for run in runs}
-    return notebook.html_table(title, summaries, provenance_words(summaries))
+    return of_summaries(title, summaries, provenance_words(summaries))
 
 
 def picture(runs: Sequence[Shown], kind: str) -> Picture:

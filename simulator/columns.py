@@ -19,8 +19,7 @@ from simulator.errors import InputError
 
 Array = NDArray[Any]
 
-KEPT_BYTES = 1 << 24
-"""Bytes up to which a column stays in memory: those of two million numbers."""
+KEPT_BYTES = 1 << 24  # bytes up to which a column stays in memory: those of two million numbers
 _UNITS = {"_s": "s", "_ms": "ms", "tokens": "tokens", "blocks": "blocks", "bytes": "bytes"}
 """The unit of a column by the end of its name."""
 PIECE = 1 << 17  # numbers that are looked at together: with all columns of a table still few megabytes

@@ -14,14 +14,9 @@ from typing import Any
 from simulator.errors import InputError, did_you_mean
 from simulator.parameters import MISSING, Parameter
 
-SHARED = "parts"
-"""The folder of a package that holds what several of its modules share; it is not found by name."""
-
-CLASS_PATTERN = r"^.+\.py:[^\W\d]\w*$"
-"""A user's own class: `path.py:Class`."""
-
-USER_MODULE = "batchlab_user_"
-"""The beginning of the names of modules that hold a user's own files."""
+SHARED = "parts"  # the folder of a package that holds what several of its modules share; it is not found by name
+CLASS_PATTERN = r"^.+\.py:[^\W\d]\w*$"  # a user's own class: `path.py:Class`
+USER_MODULE = "batchlab_user_"  # the beginning of the names of modules that hold a user's own files
 
 
 @cache

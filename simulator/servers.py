@@ -6,36 +6,79 @@ are vLLM's and say so: the form is known to fit, the numbers are a default to be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from simulator.front_end import FrontEnd
 from simulator.timing.host import Host
 
-Since = tuple[int, ...]
-"""A version, as (0, 19); () is before all."""
+Since = tuple[int, ...]  # a version, as (0, 19); () is before all
 _NEWEST: Since = (10**9,)
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """The settings of a server besides its policy's parameters. `model` is the value of its model flag."""
+class Flag:
+    """A flag of a server and the key of the scenario that says the same, for writing it and for reading it.
 
-    model: str
-    tensor_parallel: int
-    gpu_memory_utilization: float
-    swap_space_gib: float
-    block_size: int
-    enable_prefix_caching: bool
-    enable_expert_parallel: bool
+    `names` are separated by spaces: the first is written, all are read. In a file of options they are keys, dotted
+    where they lie deeper. A flag takes a value unless it `means` one. `default` is what the server does without it;
+    None where that depends. A flag is left out where its default is meant, unless it is `always` written. `words` are
+    the server's own words for values of the scenario, the first of several being written.
+    """
+
+    names: str
+    key: str
+    default: object = None
+    means: object = None
+    always: bool = False
+    is_written: bool = True
+    words: Mapping[Any, Any] = field(default_factory=dict)
+
+    def says(self, value: object) -> bool:
+        """Return whether this flag is written for a value of its key."""
+        if value is None or not self.is_written or (value == self.default and not self.always):
+            return False
+        return value in self.words if self.words else self.means is None or self.means == value
 
 
-class Command(NamedTuple):
-    """A command line, and remarks on what it cannot say."""
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server's command line, for writing it and for reading it.
 
-    text: str
-    remarks: Sequence[str] = ()
+    The first of `programs` is written, all are recognised, and so is an image whose name holds one of `images`.
+    `model` is the flag of the model, '' where it is the first argument; `model_names` are read too. `options` stand in
+    a YAML file that `options_flags` name. `without_effect` are flags that change neither schedule nor step times, by
+    what they are about; `not_modelled` those that may, by why they do not here; `*` in a name stands for anything.
+    `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
+    written for a policy without these keys; `written` are values that differ from the policy's parameters when they are
+    written, and `joined` makes keys of the policy that no flag says from those that one
+    does. `is_own` says that the policy is the server's own, and not only near to it. `container` is an image that
+    starts the server. A server of the same program from before a version says so: `until` is that version, `switch` a
+    variable that asks for it, `told_by` the remark on its commands.
+    """
+
+    programs: Sequence[str]
+    images: Sequence[str]
+    flags: Sequence[Flag]
+    without_effect: Mapping[str, str]
+    not_modelled: Mapping[str, str]
+    container: str
+    model: str = ""
+    model_names: Sequence[str] = ()
+    options: Sequence[Flag] = ()
+    options_flags: Sequence[str] = ()
+    port: int = 8000
+    version: str | None = None
+    is_own: bool = True
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    defaults: Callable[[float, str, str | None], Mapping[str, object]] | None = None
+    remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
+    joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
+    written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
+    until: Since = ()
+    switch: str = ""
+    told_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +87,7 @@ class Server:
 
     An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
     before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
-    `command` writes the command line for a policy; None: no server has the policy.
+    `launch` is its command line; None: no server has the policy.
     """
 
     front_end: FrontEnd
@@ -54,7 +97,7 @@ class Server:
     asynchronous_before: tuple[Since, Host] | None = None
     overlaps_since: Since | None = ()
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
-    command: Callable[[Any, Deployment], Command] | None = None
+    launch: Launch | None = None
 
     def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
         """Return what the host adds to a step.

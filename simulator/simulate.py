@@ -9,10 +9,9 @@ from typing import Any
 from simpy.events import Event
 
 from simulator.engine.clock import URGENT, Clock
-from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.errors import InputError
-from simulator.fleet.apart import Workers, coupled_by, looks_always, serve_apart
+from simulator.fleet.apart import Workers, coupled_by, looks_at_every_arrival, serve_independently
 from simulator.fleet.cluster import Cluster
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
@@ -28,7 +27,7 @@ from simulator.plan import Policy
 from simulator.request import Request
 from simulator.results.recorder import Recorder, Watch
 from simulator.results.records import Floats, Records
-from simulator.timing.cost import CostModel
+from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor
 from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload
@@ -127,7 +126,7 @@ def simulate_fleet(
     requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
     that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, nor on
     `workers`, to the last bit. With `workers` processes of theirs advance the replicas; InputError where something
-    couples the replicas too closely (`coupled_by`, `looks_always`).
+    couples the replicas too closely (`coupled_by`, `looks_at_every_arrival`).
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
     records hold what arrived, in order of arrival. `watch` is called with each request as it is recorded; what it
@@ -139,7 +138,7 @@ def simulate_fleet(
         recorder.watch(watch)
     first_tokens = FirstTokens(front_end)
     coupled = coupled_by(workload, groups, chosen)
-    looks, features = looks_always(chosen, signal_interval_s), RouterFeatures.of(chosen)
+    looks, features = looks_at_every_arrival(chosen, signal_interval_s), RouterFeatures.of(chosen)
     if workers is not None:
         _refuse_workers(coupled, looks, fast_forward)
     if coupled is None and fast_forward and (features.takes_fewest or not looks):
@@ -147,8 +146,8 @@ def simulate_fleet(
         if looks:
             RunAhead(workload, fleet).serve()
         else:
-            place = LocalReplicas(fleet) if workers is None else workers.place(fleet)
-            serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
+            host = LocalReplicas(fleet) if workers is None else workers.host_of(fleet)
+            serve_independently(workload.requests(), fleet, chosen, signal_interval_s, host)
         fleet.abandon()
         records = recorder.records(workload, fleet.groups)
         return Run(records, fleet.decisions(), first_tokens.of_all(len(records.requests.row)))

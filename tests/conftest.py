@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,8 @@ from hypothesis import HealthCheck, settings
 from tests.examples import PROFILE, PROFILES, number
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(pool, "1")  # the test processes share the cores among them: more threads wait for each other
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BENCH = Path(__file__).parent / "bench"
@@ -70,6 +73,24 @@ def no_browser() -> str | None:
     if missing:
         return f"no {' and no '.join(missing)}: pip install -c constraints.txt -e '.[browser]'"
     return None if any(map(shutil.which, BROWSERS)) else f"no browser: none of {', '.join(BROWSERS)} on the PATH"
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are painted, but neither laid out nor rendered: most of the time of a command that writes a report.
+
+    What a picture shows, and that its bytes are equal each time, has tests in tests/reports.
+    """
+    from matplotlib.figure import Figure
+
+    class Blank(Figure):
+        def draw_without_rendering(self) -> None:
+            pass
+
+        def savefig(self, fname: Any, **options: Any) -> None:
+            fname.write("<svg></svg>" if options["format"] == "svg" else b"\x89PNG")
+
+    monkeypatch.setattr("reports.drawing.style.Figure", Blank)
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "browser": no_browser}

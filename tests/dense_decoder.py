@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gpu_backend.weights import Dense, Experts, Mlp, Norm, Weights
+from gpu_backend.weights import Dense, ExpertWeights, Mlp, Norm, Weights
 from simulator.hardware.models import Model
 
 
@@ -68,7 +68,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return out.reshape(count, heads * width)
 
 
-def fed_forward(model: Model, mlp: Mlp | Experts, x: Tensor) -> Tensor:
+def fed_forward(model: Model, mlp: Mlp | ExpertWeights, x: Tensor) -> Tensor:
     if isinstance(mlp, Mlp):
         return apply(mlp.down, activated(model, apply(mlp.up, x)))
     out = torch.zeros_like(x) if mlp.shared is None else fed_forward(model, mlp.shared, x)

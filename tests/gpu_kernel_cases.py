@@ -80,7 +80,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     import numpy as np
     import torch
 
-    from gpu_backend.attention.paged import PagedAttention, Step
+    from gpu_backend.attention.paged import PagedAttention, StepSequences
     from gpu_backend.attention.tiling import Tilings, tilings
     from gpu_backend.bench.reference import reference_attention
     from gpu_backend.fp8 import E4M3
@@ -116,7 +116,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
         case.heads, case.kv_heads, case.head_dim, case.page, device, dtype,
         choice=choice, scale=0.11, fp8_kv=case.fp8_kv,
     )  # fmt: skip
-    step = Step(context, query, np.array(first), tables.numpy().astype(np.int32), np.empty(0, np.int32))
+    step = StepSequences(context, query, np.array(first), tables.numpy().astype(np.int32), np.empty(0, np.int32))
     out = torch.full_like(q, float("nan"))
     attention.look(q, kv, attention.prepare_step(step), out, scales=scales)
     expected = reference_attention(

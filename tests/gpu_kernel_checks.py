@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend import fp8_kernels
-from gpu_backend.attention.paged import PagedAttention, Step, write_kv
+from gpu_backend.attention.paged import PagedAttention, StepSequences, write_kv
 from gpu_backend.attention.tiling import Tiling, Tilings
 from gpu_backend.bench.one_call import paged_attention
 from gpu_backend.bench.reference import reference_attention
@@ -33,7 +33,7 @@ def attention(device: str, heads: int = 4) -> PagedAttention:
     return PagedAttention(heads, 2, 32, 8, device, torch.float32, choice=SMALL)
 
 
-def step(context: list[int], query: list[int], seed: int = 0) -> Step:
+def step(context: list[int], query: list[int], seed: int = 0) -> StepSequences:
     """Random pages of the cache above, slots for the step's own tokens."""
     page, blocks = 8, 40
     order = np.random.default_rng(seed).permutation(blocks).astype(np.int32)
@@ -50,7 +50,7 @@ def step(context: list[int], query: list[int], seed: int = 0) -> Step:
         for place in range(keys - tokens, keys)
     ]
     lengths = np.array(context, np.int64), np.array(query, np.int64)
-    return Step(*lengths, np.zeros(len(context), np.int64), tables, np.array(slots, np.int32))
+    return StepSequences(*lengths, np.zeros(len(context), np.int64), tables, np.array(slots, np.int32))
 
 
 def close(out: Tensor, expected: Tensor) -> None:

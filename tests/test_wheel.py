@@ -76,6 +76,7 @@ def with_parents(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
+@cache
 def reached(entries: tuple[str, ...] = ENTRIES) -> set[str]:
     """Every module that is loaded on some path from the entries."""
     seen: set[str] = set()

@@ -45,7 +45,7 @@ from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE
 from calibration.surface_fit import on_grid
 from calibration.tabulate import coded, write_tables
 from simulator.hardware.gpus import Gpu, find_gpu
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import SurfaceAxis
 from simulator.timing.tables.latent_counts import decode_least_us, prompt_least_us
 from simulator.timing.tables.latent_schema import SCHEMA, SUFFIX, VERSION, counts, load_latent
 
@@ -108,7 +108,7 @@ def _modules(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
     """Modules of one precision and KV precision, by heads."""
     names, shape = (("seqs", "context"), DECODE) if kind == "decode" else (("chunks", "each"), PROMPT)
     lengths = [tuple(np.unique(rows[column].to_numpy(float)).tolist()) for column in ("batch", "length")]
-    axes = [Axis(name, values) for name, values in zip(names, lengths, strict=True)]
+    axes = [SurfaceAxis(name, values) for name, values in zip(names, lengths, strict=True)]
     by_heads = {}
     for heads, some in rows.groupby("heads"):
         batch, length, us = (some[name].to_numpy(float) for name in ("batch", "length", "us"))

@@ -23,8 +23,7 @@ OPS = {
     "layernorm": "norm", "qk_norm": "qk_norm", "rotary_emb": "rope", "act_fn": "activation",
     "embedding": "embedding", "final_layernorm": "final_norm",
 }  # fmt: skip
-TWICE = ("norm",)
-"""Operators that run twice in a layer; their rows are of one run."""
+TWICE = ("norm",)  # operators that run twice in a layer; their rows are of one run
 
 TABLES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "dense": ("dense", {"op": "layer", "tokens": "tokens", "us": "time_us"}),

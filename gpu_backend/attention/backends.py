@@ -1,7 +1,7 @@
 """Backends of attention over pages, by name: our own kernel, torch's operators, and others that are installed.
 
-Each is a `gpu_backend.work.Attention` over the same pages, so a model can run, be measured and be priced with any of
-them. A profile names the one it was measured with.
+Each is a `gpu_backend.work.AttentionImpl` over the same pages, so a model can run, be measured and be priced with any
+of them. A profile names the one it was measured with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.hardware.dimensions import check_choice
 if TYPE_CHECKING:
     import torch
 
-    from gpu_backend.work import Attention
+    from gpu_backend.work import AttentionImpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class AttentionBackend:
         return f"{', '.join(absent)} not installed" if absent else None
 
 
-def _made(name: str, shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
+def _made(name: str, shape: AttentionShape, device: str, dtype: torch.dtype) -> AttentionImpl:
     """Make the attention. Its module is loaded here: it may need what is not installed."""
     if name == "triton":
         from gpu_backend.attention.paged import PagedAttention
@@ -88,7 +88,7 @@ def default_attention(device: str) -> str:
     return "triton" if device == "cuda" else "torch"
 
 
-def open_attention(name: str, shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
+def open_attention(name: str, shape: AttentionShape, device: str, dtype: torch.dtype) -> AttentionImpl:
     """Make the attention of that name. InputError where it is unknown or absent, or cannot read such pages."""
     check_choice(name, tuple(ATTENTION), "attention")
     missing = ATTENTION[name].missing(device)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.fp8 import put, stored, taken, widened
-from gpu_backend.work import UNSCALED, Attention, AttentionShape, KVScales, StepArrays
+from gpu_backend.work import UNSCALED, AttentionImpl, AttentionShape, KVScales, StepArrays
 
 Kernel = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """Queries [1, heads, n, head_dim], keys and values [1, kv_heads, m, head_dim], and whether causal (then n = m): the
@@ -70,9 +70,9 @@ class Prepared:
 
 
 class GatheredAttention:
-    """`gpu_backend.work.Attention` with a dense kernel for prompt chunks, and `paged` for all else."""
+    """`gpu_backend.work.AttentionImpl` with a dense kernel for prompt chunks, and `paged` for all else."""
 
-    def __init__(self, shape: AttentionShape, device: str, paged: Attention, kernel: Kernel = flash_kernel) -> None:
+    def __init__(self, shape: AttentionShape, device: str, paged: AttentionImpl, kernel: Kernel = flash_kernel) -> None:
         self._shape, self._device, self._kernel = shape, device, kernel
         self._paged = paged
 

@@ -21,7 +21,7 @@ MERGE_PROGRAMS_PER_SM = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepSequences:
     """A step's sequences, on the host. Tokens of the batch stand one sequence after another.
 
     `context`: keys of each, those of this step included; `query`: its tokens in this step, its last ones; `first`:
@@ -80,9 +80,9 @@ class PagedAttention:
         """Bring the step's work to the device, in new buffers or `into` these (ValueError where they are too small)."""
         query = np.diff(rows.query_start).astype(np.int64)
         context, first = rows.context.astype(np.int64), rows.first.astype(np.int64)
-        return self.prepare_step(Step(context, query, first, rows.tables, rows.slot.astype(np.int32)), into)
+        return self.prepare_step(StepSequences(context, query, first, rows.tables, rows.slot.astype(np.int32)), into)
 
-    def prepare_step(self, step: Step, into: Prepared | None = None) -> Prepared:
+    def prepare_step(self, step: StepSequences, into: Prepared | None = None) -> Prepared:
         """Like `prepare`, from plain arrays. Raises ValueError for lengths that contradict each other."""
         _check(step, self.block_size)
         decode, prefill = self._lists(step)
@@ -109,7 +109,7 @@ class PagedAttention:
         prepared.buffer.zero_()
         return prepared
 
-    def _lists(self, step: Step) -> tuple[WorkList, WorkList]:
+    def _lists(self, step: StepSequences) -> tuple[WorkList, WorkList]:
         """The decode list and the prefill list: what fits into one small tile, and the rest."""
         small = step.query * self.group <= self.tilings.decode.block_m
         there = step.query > 0
@@ -265,7 +265,7 @@ def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor, scales
     )
 
 
-def _check(step: Step, block_size: int) -> None:
+def _check(step: StepSequences, block_size: int) -> None:
     """Raise ValueError for lengths that contradict each other: a kernel would read what it does not own."""
     if not len(step.context) == len(step.query) == len(step.first) == len(step.tables):
         raise ValueError("context_lens, query_lens, first and block_tables must have one row a sequence")

@@ -15,8 +15,7 @@ from torch import Tensor
 from gpu_backend.attention.tiling import Tiling
 from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, WorkList
 
-COUNTS = 4
-"""Integers that stand before a list: its entries, its merges, and two for the alignment of what follows."""
+COUNTS = 4  # integers that stand before a list: its entries, its merges, and two for the alignment of what follows
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HALF = ("float16", "bfloat16")
-"""Value types that the tensor cores multiply as they are."""
+HALF = ("float16", "bfloat16")  # value types that the tensor cores multiply as they are
 DTYPES = (*HALF, "float32")
 
-MIN_ROWS = 16
-"""Rows of the smallest tile that a tensor core takes."""
-REGISTERS = 65536
-"""Registers of a multiprocessor, on every NVIDIA GPU of the last ten years."""
+MIN_ROWS = 16  # rows of the smallest tile that a tensor core takes
+REGISTERS = 65536  # registers of a multiprocessor, on every NVIDIA GPU of the last ten years
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,11 +69,11 @@ def triton_kernel(choice: Tilings) -> Kernel:
     """The paged kernels with that configuration."""
 
     def kernel(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
-        from gpu_backend.attention.paged import Step
+        from gpu_backend.attention.paged import StepSequences
 
         attention = _paged(q.device, q.dtype, choice, pool.kv.dtype == E4M3)
         context, query = np.array(case.context, np.int64), np.array(case.query, np.int64)
-        step = Step(context, query, np.zeros_like(context), table, np.empty(0, np.int32))
+        step = StepSequences(context, query, np.zeros_like(context), table, np.empty(0, np.int32))
         prepared, out = attention.prepare_step(step), torch.empty_like(q)
 
         def run() -> Tensor:

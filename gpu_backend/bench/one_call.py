@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gpu_backend.attention.paged import PagedAttention, Step
+from gpu_backend.attention.paged import PagedAttention, StepSequences
 from gpu_backend.attention.worklist import Ints, Longs
 
 _attention = lru_cache(maxsize=32)(PagedAttention)
@@ -44,7 +44,7 @@ def paged_attention(
         raise ValueError(f"query_lens add up to {query.sum()}, and q has {len(q)} tokens")
     tables = block_tables.cpu().numpy() if isinstance(block_tables, Tensor) else block_tables
     skip = np.zeros_like(query) if first is None else _longs(first)
-    step = Step(_longs(context_lens), query, skip, tables, np.empty(0, np.int32))
+    step = StepSequences(_longs(context_lens), query, skip, tables, np.empty(0, np.int32))
     return attention.look(q, kv_cache, attention.prepare_step(step), out)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from calibration.names import gpu_name
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu, find_gpu
-from simulator.hardware.kv import KVCache, kv_cache
+from simulator.hardware.kv import KVCache, MemorySettings
 from simulator.hardware.models import Model, custom_model, find_model
 
 TINY = {
@@ -61,7 +61,7 @@ def setting_of(device: str, fingerprint: Mapping[str, str], model: str = "llama-
     gpu = replace(find_gpu(name if name in GPUS else STAND_IN), memory_gib=float(fingerprint["memory_gib"]))
     # Less than a server would take: graphs and scratch memory need room beside it.
     # Host memory is pinned at a few GiB a second, and one load swaps.
-    kv = kv_cache(chosen, gpu, 1, 0.75, 16, 8192, 4.0)
+    kv = MemorySettings(chosen, gpu, 1, 0.75, 16, 8192).kv_cache(4.0)
     if kv.tokens < 32768:
         raise InputError(f"{model} leaves room for {kv.tokens:,} tokens on {name}", hint="--model qwen3-0.6b")
     limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}

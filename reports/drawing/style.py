@@ -45,7 +45,7 @@ DASHES: tuple[Dash, ...] = (
     (0, (3.0, 1.4, 1.0, 1.4, 1.0, 1.4)),
     (0, (9.0, 2.0)),
 )
-SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white above
+SHADES = (0.0, -0.42, 0.45, -0.22, 0.25, -0.6, 0.6, -0.32, 0.35, -0.12, 0.14)  # to black below 0, to white above
 
 ORDERED_FROM = 3  # so many runs of one policy alone are values of a setting
 MAP = "viridis"
@@ -144,6 +144,7 @@ def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
         return {label: Style(shades[at], DASHES[at % len(DASHES)]) for at, (label, _) in enumerate(runs)}
     others: dict[str, int] = {}
     seen: dict[str, int] = {}
+    taken: set[str] = set()
     result: dict[str, Style] = {}
     for label, policy in runs:
         own = style_of(policy)
@@ -152,13 +153,14 @@ def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
             first = DASHES.index(dash) if dash in DASHES else len(DASHES) - 1
         else:
             first = others.setdefault(policy, len(others))
-            color = mix(OTHERS[first % len(OTHERS)], SHADES[first // len(OTHERS) % len(SHADES)])
-            dash = DASHES[first % len(DASHES)]
+            color, dash = OTHERS[first % len(OTHERS)], DASHES[first % len(DASHES)]
         again = seen.get(policy, 0)
         seen[policy] = again + 1
         if again:
-            color = mix(color, SHADES[again % len(SHADES)])
             dash = DASHES[(first + again) % len(DASHES)]
+        shades = [mix(color, shade) for shade in SHADES]
+        color = next((shade for shade in shades if shade not in taken), shades[again % len(shades)])
+        taken.add(color)
         result[label] = Style(color, dash)
     return result
 
@@ -187,7 +189,7 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str | P
         said = paint(figure)
         painted = said if isinstance(said, Painted) else Painted(said)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, for both renderings
+        figure.set_layout_engine(None)  # laid out once, for both renderings
         found = spots(figure, painted.marks)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})

@@ -23,7 +23,7 @@ from reports.files import write
 from reports.html.inline_svg import inline
 from reports.interactive.data import PERCENTILES
 from reports.interactive.packed import Json, json_text, marks_data
-from reports.plots.cdf import Curve
+from reports.plots.cdf import CdfCurve
 from reports.tables.request_tables import TableRows
 from reports.tables.verdict_table import note, shown
 from reports.units import MISSING, latency, tied
@@ -84,7 +84,7 @@ def page(title: str, subtitle: str, sections: Sequence[Markup], data: Json | Non
     style, script = _own("report.css"), _script()
     inside = [section for section in sections if section]
     packed = Markup() if data is None else json_text(data)
-    return _render("page", title, subtitle, inside, policy(style, script), style, script, packed)
+    return _render("page", title, subtitle, _contents(inside), inside, policy(style, script), style, script, packed)
 
 
 def policy(style: str, script: str) -> str:
@@ -113,10 +113,21 @@ def _script() -> Markup:
     return Markup('"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n")
 
 
-def section(title: str, *parts: Markup) -> Markup:
-    """A heading and what follows it; nothing where nothing follows."""
+def section(title: str, *parts: Markup, folded: bool = False) -> Markup:
+    """A heading and what follows it, which a reader opens where it is `folded`; nothing where nothing follows."""
     inside = [part for part in parts if part]
-    return _render("section", title, inside) if inside else Markup()
+    return _render("section", title, _anchor(title), inside, folded) if inside else Markup()
+
+
+def _anchor(title: str) -> str:
+    """The id of a section: its title in small letters and hyphens."""
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
+
+
+def _contents(sections: Sequence[Markup]) -> Markup:
+    """Links to the sections, by their headings."""
+    found = [re.search(r'<section id="([^"]*)">.*?<h2>(.*?)</h2>', each, re.DOTALL) for each in sections]
+    return _render("contents", [(each[1], Markup(each[2])) for each in found if each])
 
 
 def text(words: str) -> Markup:
@@ -153,7 +164,7 @@ def _width(svg: str) -> float:
 
 
 def latencies(
-    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
+    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, CdfCurve]]
 ) -> Markup:
     """Controls for the `runs` (label and color) on the page, and their latencies at a percentile that readers choose.
 
@@ -167,9 +178,9 @@ def latencies(
     return _render("controls", runs, [f"{each:g}" for each in PERCENTILES], titles, rows)
 
 
-def explorer(kind: str, label: str, *, steps: bool = False) -> Markup:
-    """A picture to zoom into, drawn by the script: `timeline` or `slots`."""
-    return _render("explorer", kind, label, steps)
+def explorer(kind: str, label: str, *, steps: bool = False, colors: Sequence[str] = ()) -> Markup:
+    """A picture to zoom into, drawn by the script: `timeline` or `slots`; `colors` are those of the runs."""
+    return _render("explorer", kind, label, steps, colors)
 
 
 def pair(pictures: Sequence[Picture]) -> Markup:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reports.drawing.style import Style
 from reports.interactive.packed import Json, rounded, steps_between
-from reports.plots.cdf import GRID, Curve, Quantity, quantities, top_percent
+from reports.plots.cdf import GRID, CdfCurve, Quantity, quantities, top_percent
 from reports.plots.timeline import Strip, apart, shown_until, strips
 from reports.slots import Stays, assign, stalls, stays, window
 from simulator.results.records import Records
@@ -21,7 +21,7 @@ UNIT_S = 1e-4  # of times in slots: a tenth of a millisecond
 Runs = Sequence[tuple[str, Records]]
 
 
-def page_data(runs: Runs, style: Mapping[str, Style], lines: Sequence[Mapping[str, Curve]]) -> Json:
+def page_data(runs: Runs, style: Mapping[str, Style], lines: Sequence[Mapping[str, CdfCurve]]) -> Json:
     """The page's data, in the order of the runs. `lines` are each run's curves by their names."""
     return {
         "runs": [{"label": label, "color": style[label].color} for label, _ in runs],
@@ -31,7 +31,7 @@ def page_data(runs: Runs, style: Mapping[str, Style], lines: Sequence[Mapping[st
     }
 
 
-def curves_data(shown: Sequence[Quantity], lines: Sequence[Mapping[str, Curve]]) -> Json:
+def curves_data(shown: Sequence[Quantity], lines: Sequence[Mapping[str, CdfCurve]]) -> Json:
     """The latencies of the quantities at a few percentiles, for each run its `lines` by their names."""
     some = GRID[::4]
     grid = np.unique(np.concatenate((some, np.array(PERCENTILES), GRID[-41::8])))

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -15,10 +16,9 @@ from reports.drawing.plot import DrawnRuns, Plot, ReportRun
 from reports.drawing.style import Picture, Style, styles
 from reports.html import pieces as html
 from reports.interactive.data import page_data
-from reports.plots.cdf import Curve, all_curves, quantities
+from reports.plots.cdf import CdfCurve, all_curves, quantities
 from reports.tables import definitions
-from reports.tables.basis import provenance_words
-from reports.tables.cost_parts import cost_tables, is_of_steps
+from reports.tables.basis import cost_tables, is_of_steps, provenance_words
 from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.tables.request_tables import (
     class_rows,
@@ -36,6 +36,7 @@ from reports.verdict.slo_targets import facts
 from simulator.compiled import core_name
 from simulator.named_class import constants_in
 
+HEADLINE = 2  # sentences above the tables; the reasons stand below them
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
 
@@ -98,25 +99,29 @@ def _write(
     words = verdict_words(summaries, slo, known, paired=paired)
     if by_class is not None and (more := class_words(by_class, of_first)):
         words.append(more)
+    fold = partial(html.section, folded=True)
     sections = [
         html.section(
-            "Verdict", html.paragraphs(words, "verdict"), html.verdict_tables(summaries, style, known, paired=paired)
+            "Verdict",
+            html.paragraphs(words[:HEADLINE], "verdict"),
+            html.verdict_tables(summaries, style, known, paired=paired),
+            html.paragraphs(words[HEADLINE:], "reasons"),
         ),
         html.section("Diagnosis" + of_first, *_diagnosis(runs)),
         _controls(runs, style, lines),
         *_plots(runs, style, pictures),
         *_differences(runs, summaries, paired),
-        html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
-        html.section(
+        fold("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
+        fold(
             "Replicas" + of_first,
             html.table(replica_table(labelled, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)),
         ),
-        html.section("Longest waits" + of_first, html.table(starvation_table(labelled))),
-        html.section("Rejected requests", html.table(rejection_table(labelled))),
+        fold("Longest waits" + of_first, html.table(starvation_table(labelled))),
+        fold("Rejected requests", html.table(rejection_table(labelled))),
         html.section("Notes", html.paragraphs([note for note in notes if not is_of_steps(note)], "notes")),
-        html.section("What a step costs", *_costs(summaries, notes)),
-        html.section("Scenario", *_scenarios(runs)),
-        html.section(
+        fold("What a step costs", *_costs(summaries, notes)),
+        fold("Scenario", *_scenarios(runs)),
+        fold(
             "What the numbers mean",
             html.text(definitions.LEGEND),
             html.table(definitions.METRICS_TABLE, prose=True),
@@ -160,25 +165,30 @@ def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) 
     cuts = {"warmup_s": first.warmup_s, "cooldown_s": first.cooldown_s}
     rows = difference_table(differences(summaries, {run.label: run.records for run in runs}, **cuts))
     basis = OVER_SEEDS if seeds(summaries) > 1 else WITHIN_RUNS
-    return [html.section(f"Differences to {first.label}", html.table(rows), *([html.text(basis)] if rows else []))]
+    return [
+        html.section(
+            f"Differences to {first.label}", html.table(rows), *([html.text(basis)] if rows else []), folded=True
+        )
+    ]
 
 
 def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:
     """The sections of plots. Where a script can draw, an element to zoom into takes the place of two pictures."""
+    colors = [style[run.label].color for run in runs]
     zooms = {
         "timeline": html.explorer("timeline", html.title_of("timeline")),
-        "gantt": html.explorer("slots", html.title_of("gantt"), steps=True),
+        "gantt": html.explorer("slots", html.title_of("gantt"), steps=True, colors=list(dict.fromkeys(colors))),
     }
-    found = []
+    found: list[Markup] = []
     for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
         of_section = list(group)
         small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
         large = [html.figure(pictures[p.name], zooms.get(p.name, Markup())) for p in of_section if not p.small]
-        found.append(html.section(title, small, *large))
+        found.append(html.section(title, small, *large, folded=bool(found)))  # the first alone is open
     return found
 
 
-def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
+def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, CdfCurve]]) -> Markup:
     """The latencies of all runs at a percentile, which readers choose, as they do the runs."""
     of_runs = [{"label": run.label, "color": style[run.label].color} for run in runs]
     titles = {each.name: each.title.partition("(")[2].removesuffix(")") for each in quantities(None)}

@@ -17,7 +17,7 @@ from reports.html import inline_svg as svg
 from reports.html import pieces as html
 from reports.interactive.data import BUCKETS, curves_data, timeline_data
 from reports.interactive.packed import Json
-from reports.plots.cdf import GRID, SCALE, Curve, Quantity, cdf
+from reports.plots.cdf import GRID, SCALE, CdfCurve, Quantity, cdf
 from reports.plots.timeline import BUCKETS as PICTURE_BUCKETS
 from reports.plots.timeline import Strip, band, draw_strips
 from reports.tables.request_tables import TableRows
@@ -214,7 +214,7 @@ def _panels(
     return panels, end_s
 
 
-def _lines(facing: Facing) -> list[dict[str, Curve]]:
+def _lines(facing: Facing) -> list[dict[str, CdfCurve]]:
     """The curves of both sides by the names of their quantities."""
     sides = ((MEASURED, facing.measured_ms), (SIMULATED, facing.simulated_ms))
     return [{QUANTITIES[key].name: _curve(label, side[key]) for key in _known(facing)} for label, side in sides]
@@ -234,8 +234,8 @@ def _data(facing: Facing) -> Json:
     }
 
 
-def _curve(label: str, values_ms: Floats) -> Curve:
-    return Curve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0), samples=len(values_ms))
+def _curve(label: str, values_ms: Floats) -> CdfCurve:
+    return CdfCurve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0), samples=len(values_ms))
 
 
 def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> TableRows | None:

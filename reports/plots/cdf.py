@@ -71,7 +71,7 @@ def _limit(slo: Slo, latency: str) -> tuple[float | None, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class CdfCurve:
     """One run's latency in milliseconds at the percentiles `GRID`; empty where there is no sample."""
 
     label: str
@@ -86,7 +86,7 @@ class Curve:
 
 def curves(
     label: str, records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
-) -> dict[str, Curve]:
+) -> dict[str, CdfCurve]:
     """A run's curves by the names of `quantities`: over the finished of the measured requests, as in the summary."""
     window = measured_window(records, warmup_s, cooldown_s)
     done = finished(records) & window.measured
@@ -102,7 +102,7 @@ def curves(
     percents = COARSE if many else GRID
     gaps = itl(records, percents.tolist(), window)
     at_ms = np.zeros(0) if gaps is None else np.interp(GRID, percents, np.array(gaps.percentiles) * 1e3)
-    return found | {"itl_cdf": Curve(label, at_ms)}
+    return found | {"itl_cdf": CdfCurve(label, at_ms)}
 
 
 def _limited(records: Records, slo: Slo, of_class: str | None) -> Bools:
@@ -111,34 +111,34 @@ def _limited(records: Records, slo: Slo, of_class: str | None) -> Bools:
     return groups.get(of_class, np.zeros(len(records.requests.row), dtype=bool))
 
 
-def _curve(label: str, latency_ms: Floats, slo_ms: float | None, those: Bools, names: str) -> Curve:
+def _curve(label: str, latency_ms: Floats, slo_ms: float | None, those: Bools, names: str) -> CdfCurve:
     known = ~np.isnan(latency_ms)
     if not known.any():
-        return Curve(label, np.zeros(0))
+        return CdfCurve(label, np.zeros(0))
     at_ms, limited_ms = np.percentile(latency_ms[known], GRID), latency_ms[known & those]
     if slo_ms is None or not len(limited_ms):
-        return Curve(label, at_ms, samples=int(known.sum()))
-    return Curve(label, at_ms, float((limited_ms <= slo_ms).mean()), names, int(known.sum()))
+        return CdfCurve(label, at_ms, samples=int(known.sum()))
+    return CdfCurve(label, at_ms, float((limited_ms <= slo_ms).mean()), names, int(known.sum()))
 
 
-def cdf(quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> Picture:
+def cdf(quantity: Quantity, curves: Sequence[CdfCurve], style: Mapping[str, Style]) -> Picture:
     """The picture of one quantity, a curve for each run."""
     return draw(quantity.name, (5.6, 3.6 + 0.2 * len(curves)), lambda figure: _paint(figure, quantity, curves, style))
 
 
-def top_percent(quantity: Quantity, drawn: Sequence[Curve]) -> float:
+def top_percent(quantity: Quantity, drawn: Sequence[CdfCurve]) -> float:
     """The end of the percentile axis: the last of its labels that the largest run has samples for, p99 at least."""
     most = max((highest(curve.samples) for curve in drawn), default=0.0)
     return max([99.0, *(tick for tick in TICKS if tick <= min(most, quantity.top))])
 
 
-def _shown(curve: Curve, top: float) -> tuple[Floats, Floats]:
+def _shown(curve: CdfCurve, top: float) -> tuple[Floats, Floats]:
     """The percentiles of a curve that are drawn, and its latencies there."""
     some = min(top, highest(curve.samples)) + 1e-9 >= GRID
     return GRID[some], curve.at_ms[some]
 
 
-def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> str:
+def _paint(figure: Figure, quantity: Quantity, curves: Sequence[CdfCurve], style: Mapping[str, Style]) -> str:
     axes, slo_ms = figure.subplots(), quantity.slo_ms
     drawn = [curve for curve in curves if len(curve.at_ms)]
     top = top_percent(quantity, drawn)
@@ -181,7 +181,7 @@ def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats
     return dict(at_ms), right - left
 
 
-def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:
+def _legend(figure: Figure, curves: Sequence[CdfCurve], style: Mapping[str, Style], slo_ms: float | None) -> None:
     handles, texts = [], []
     for curve in curves:
         handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
@@ -200,7 +200,7 @@ def plots(drawn: DrawnRuns) -> Iterator[Plot]:
     """A plot of each latency."""
 
     @cache
-    def lines() -> list[dict[str, Curve]]:
+    def lines() -> list[dict[str, CdfCurve]]:
         return all_curves(drawn)
 
     def painted(quantity: Quantity) -> Picture:
@@ -210,7 +210,7 @@ def plots(drawn: DrawnRuns) -> Iterator[Plot]:
         yield Plot(30, each.name, "Latency", partial(painted, each), small=True)
 
 
-def all_curves(drawn: DrawnRuns) -> list[dict[str, Curve]]:
+def all_curves(drawn: DrawnRuns) -> list[dict[str, CdfCurve]]:
     """Each run's latency curves by their names."""
     return [
         curves(run.label, run.records, drawn.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,9 +15,10 @@ from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import DASHES, INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.units import clock_for
 from simulator.metrics.latency import ttft_s
-from simulator.results.records import Floats, Records
+from simulator.results.records import Floats, Ints, Records
 
 BUCKETS = 60
+GAP = 3  # so many buckets without a request of the class: no line goes across
 MOST_CLASSES = 7
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", *OTHERS)
 
@@ -38,6 +40,12 @@ def waits_by_class(records: Records, edges: Floats) -> dict[str, Floats]:
         np.divide(total, count, out=mean, where=count > 0)
         found[records.class_names[index]] = mean
     return found
+
+
+def parts_between_gaps(line: Floats) -> list[Ints]:
+    """The places of the known values, in parts: between two parts lie `GAP` unknown values or more."""
+    known = np.flatnonzero(np.isfinite(line))
+    return [part for part in np.split(known, np.flatnonzero(np.diff(known) > GAP) + 1) if len(part)]
 
 
 def fairness(runs: Sequence[tuple[str, Records]]) -> Picture:
@@ -67,7 +75,7 @@ def fairness(runs: Sequence[tuple[str, Records]]) -> Picture:
         return (
             "The mean time to first token of the requests of each class, by when they came. Lines that stay together "
             "mean that classes share a queue's waits alike; lines that part under load show who pays for it. Every run "
-            "has its own scale."
+            "has its own scale. A line ends where no request of its class comes for a while."
         )
 
     return draw("fairness", (10.0, 0.9 + 1.4 * len(runs)), paint)
@@ -76,9 +84,10 @@ def fairness(runs: Sequence[tuple[str, Records]]) -> Picture:
 def _panel(axes: Axes, lines: dict[str, Floats], names: Sequence[str], middle: Floats) -> None:
     for place, name in enumerate(names):
         if name in lines:
-            some = np.isfinite(lines[name])
-            axes.plot(middle[some], lines[name][some], color=COLORS[place], linestyle=DASHES[place % len(DASHES)],
-                      linewidth=1.5)  # fmt: skip
+            look: dict[str, Any] = {"color": COLORS[place], "linewidth": 1.5}
+            for part in parts_between_gaps(lines[name]):
+                mark = "." if len(part) == 1 else None  # a line through one point cannot be seen
+                axes.plot(middle[part], lines[name][part], linestyle=DASHES[place % len(DASHES)], marker=mark, **look)
     if not lines:
         axes.text(0.5, 0.5, "nothing ran", transform=axes.transAxes, ha="center", va="center", color=MUTED)
 

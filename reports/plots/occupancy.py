@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -20,6 +21,7 @@ from simulator.results.records import Floats, Records
 
 LARGEST = 6  # requests with an area of their own
 SAMPLES = 140  # times in the window
+OTHERS_ALPHA = 0.38  # the page shows through: the area is pale on a white one and dim on a dark one
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,11 @@ def occupancy(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -
         grid[0].set_ylim(0.0, min(max(top * 1.08, 1.0), 101.0))
         grid[-1].set_xlabel(f"time since the run began ({clock.unit})")
         colors = [style[label].color for label, _ in runs]
-        handles = [Patch(facecolor=mix(colors[0], -0.2)), Patch(facecolor=mix(colors[0], 0.62)), Patch(facecolor=HELD)]
+        handles = [
+            Patch(facecolor=mix(colors[0], -0.2)),
+            Patch(facecolor=to_rgba(colors[0], OTHERS_ALPHA)),
+            Patch(facecolor=HELD),
+        ]
         names = [f"the {LARGEST} largest requests", "all others", "taken, not filled: reserved, shared or cached"]
         figure.legend(handles, names, loc="outside lower center", ncols=3)
         return (
@@ -106,10 +112,10 @@ def _largest_words(records: Records, each: Occupied) -> str:
 def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -> None:
     time = each.time_s / clock.seconds
     floor = np.zeros(len(time))
-    parts = [(row, mix(color, -0.35 + 0.09 * place)) for place, row in enumerate(each.largest)]
-    for row, shade in [*parts, (each.others, mix(color, 0.62))]:
+    parts = [(row, mix(color, -0.35 + 0.09 * place), 1.0) for place, row in enumerate(each.largest)]
+    for row, shade, alpha in [*parts, (each.others, color, OTHERS_ALPHA)]:
         top = floor + row * scale
-        axes.fill_between(time, floor, top, facecolor=shade, edgecolor=CARD, linewidth=0.4, zorder=2)
+        axes.fill_between(time, floor, top, facecolor=to_rgba(shade, alpha), edgecolor=CARD, linewidth=0.4, zorder=2)
         floor = top
     above = np.maximum(each.used * scale, floor)
     axes.fill_between(time, floor, above, facecolor=HELD, linewidth=0.0, zorder=2)

@@ -30,6 +30,7 @@ from simulator.metrics.series import (
     kv_used_blocks,
     preemptions,
     queue_depth,
+    replicas_there,
     running,
     step_time,
 )
@@ -124,9 +125,17 @@ def strips(runs: Sequence[tuple[str, Records]], buckets: int | None = None) -> l
         strip("KV in use\n(%)", lambda r: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1), fine)),
         strip("step time\n(ms)", lambda r: step_band(step_time(r), end_s, 1e3, coarse), peaks_only=True),
     ]
+    if any(r.lives is not None for _, r in runs):
+        found.append(strip("replicas\n(there)", lambda r: band(_replicas(r), end_s, buckets=fine)))
     if any(len(r.requeues.row) for _, r in runs):
         found.append(strip("preemptions\n(so far)", lambda r: band(preemptions(r), end_s, buckets=fine)))
     return found
+
+
+def _replicas(records: Records) -> StepFunction:
+    """The number of replicas over time, also where it stays the same."""
+    always = np.array([records.replicas], dtype=np.float64)
+    return replicas_there(records) or StepFunction(np.zeros(1), always, run_end_s(records))
 
 
 def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], name: str = "timeline") -> Picture:

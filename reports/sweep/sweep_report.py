@@ -8,9 +8,8 @@ from pathlib import Path
 from reports.html import pieces as html
 from reports.sweep.best import Best, best_points
 from reports.sweep.front import front_pictures, front_table
-from reports.sweep.goodput import goodput_picture, throughput_picture
 from reports.sweep.heatmap import heatmaps
-from reports.sweep.load import knee_table, load_picture
+from reports.sweep.load import goodput_picture, knee_table, load_picture, throughput_picture
 from reports.sweep.pareto import trades
 from reports.sweep.points import SweepPoint, SweepResult, column, points_named, titled
 from reports.tables.request_tables import TableRows

@@ -1,11 +1,14 @@
-"""The basis of a report's figures in words: model, GPU, step costs and their known error, seed, version."""
+"""The basis of a report's figures: model, GPU, step costs and their known error, version; a step's cost by part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reports.tables.request_tables import TableRows
+from reports.units import one_line
 from reports.verdict.shown_metrics import Summaries, Summary
+from reports.verdict.significance import joined
 
 KEY = "provenance"
 """The key of a summary."""
@@ -61,3 +64,83 @@ def _seeds(seeds: Sequence[int]) -> str:
     if len(found) > 2 and found == [*range(found[0], found[-1] + 1)]:
         return f"{found[0]} to {found[-1]}"
     return ", ".join(map(str, found))
+
+
+HEAD = ("part", "how", "in words")
+KINDS = {
+    "linear": ("given", "the scenario's coefficients"),
+    "roofline": ("assumed", "bytes and operations over the GPU's datasheet"),
+}
+"""The source of a step's time, by the kind of its costs, where it has no parts."""
+
+Row = tuple[str, str, str]
+
+
+def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
+    """A table for each way that steps were priced, with the runs, or groups of a fleet, that it is of; '' for all."""
+    told: dict[tuple[Row, ...], list[str]] = {}
+    for label, runs in summaries.items():
+        for of_group, found in _groups(provenance_of(runs[0]) if runs else {}):
+            name = f"{label}, {of_group}" if of_group and len(summaries) > 1 else of_group or label
+            told.setdefault(tuple(cost_rows(found)), []).append(name)
+    told.pop((), None)
+    tables = [(joined(names), TableRows(HEAD, rows, len(HEAD))) for rows, names in told.items()]
+    return [("", tables[0][1])] if len(tables) == 1 else tables
+
+
+def is_of_steps(note: str) -> bool:
+    """Return whether a run's note says what hangs on its step times (`scenarios.runs.step_time_sensitivity`)."""
+    return "TTFT" in note and "step time" in note
+
+
+def cost_rows(found: Mapping[str, Any]) -> list[Row]:
+    """The lines of one provenance; none of a summary that has no such thing."""
+    cost = found.get("cost")
+    if not isinstance(cost, Mapping):
+        return []
+    parts = cost.get("composed") or cost.get("fitted")
+    rows: list[Row] = [] if parts else [("step", *KINDS.get(str(cost["kind"]), ("", "")))]
+    for name, how in (parts or {}).items():
+        word, _, words = how.partition(", ")
+        rows.append((one_line(name, 120), word, words))
+    return [*rows, _host(found.get("host")), _front_end(found.get("front_end"))]
+
+
+def _groups(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A provenance by the groups of its fleet."""
+    groups: Sequence[Mapping[str, Any]] = found.get("fleet", ())
+    for group in groups:
+        yield str(group.get("name", "")), group
+    if not groups:
+        yield "", found
+
+
+def _host(host: Mapping[str, Any] | None) -> Row:
+    if host is None:
+        return "host", "nothing", "no time of the host's is added to a step"
+    how, of = _source(str(host["from"]))
+    return "host", how, f"{_ms(host['step_s'])} a step and {_us(host['per_seq_s'])} for each request{of}"
+
+
+def _front_end(front_end: Mapping[str, Any] | None) -> Row:
+    if front_end is None:
+        return "front end", "nothing", "times count from the arrival at the engine"
+    how, of = _source(str(front_end["from"]))
+    fixed, each = _ms(front_end["fixed_s"]), _us(front_end["per_running_s"])
+    return "front end", how, f"{fixed} and {each} for each running request{of}"
+
+
+def _source(text: str) -> tuple[str, str]:
+    """One word for where figures come from, and the rest of it."""
+    if text in ("", "the scenario"):
+        return "given", ""
+    how = "assumed" if "assumed" in text else "measured" if not text.startswith("fitted") else "fitted"
+    return how, f" ({text})" if text != how else ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} microseconds"

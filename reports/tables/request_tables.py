@@ -13,12 +13,11 @@ from reports.units import MISSING, column_unit, decimals, latency, number, short
 from reports.verdict.shown_metrics import Column, Summary, column_of
 from reports.verdict.significance import joined
 from simulator.metrics.fleet_metrics import by_group, by_replica
-from simulator.metrics.latency import queue_s
 from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
 from simulator.metrics.table import METRICS
-from simulator.metrics.window import run_end_s
+from simulator.metrics.waits import first_waits
 from simulator.results.records import Records, Status
 
 
@@ -161,14 +160,14 @@ def _part(entry: Mapping[str, float | int | None]) -> tuple[str, ...]:
 def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:
     """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
 
-    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where none
-    waited.
+    A request that was never scheduled waited until its client left or the run ended; rejected ones do not wait. None
+    where none waited.
     """
     body = []
     for label, records in runs:
         requests = records.requests
-        first = np.where(np.isnan(requests.scheduled_s), run_end_s(records) - requests.arrival_s, queue_s(records))
-        first[requests.status == Status.REJECTED] = 0.0
+        arrived, scheduled = first_waits(records)
+        first = np.nan_to_num(scheduled - arrived)
         waited = first + requests.requeued_s
         for row in np.lexsort((np.arange(len(waited)), -waited))[:most].tolist():
             if waited[row] <= 0.0:

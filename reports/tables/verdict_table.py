@@ -1,4 +1,4 @@
-"""The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
+"""The verdict table as text, and as plain HTML for a notebook: three blocks with a line a policy, nothing random.
 
 Latencies of ten seconds and more put their column into seconds, minutes or hours; where others are far shorter, each
 cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns without a value are left out, and so are
@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from types import MappingProxyType
 
 from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
@@ -155,7 +156,9 @@ def shown(
     summaries: Summaries, block: Block, own: Own = MappingProxyType({}), *, paired: bool = True
 ) -> list[tuple[Column, dict[str, Cell]]]:
     """The block's columns that tell something, in the units that suit them, with their cells."""
-    pairs = []
+    pairs: list[tuple[Column, dict[str, Cell]]] = []
+    if block.where and not any(run.get(block.where) for runs in summaries.values() for run in runs):
+        return pairs
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
@@ -211,3 +214,27 @@ def _texts(column: Sequence[Cell]) -> list[str]:
             text += f" {sign}{cell.interval.removeprefix(sign).rjust(wide - len(sign))}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts
+
+
+def html_table(title: str, summaries: Summaries, foot: str = "") -> str:
+    """A title, the blocks of the verdict table, and what its marks mean."""
+    blocks = "".join(_html_block(block, summaries) for block in BLOCKS)
+    notes = "".join(f"<p><small>{escape(text)}</small></p>" for text in (note(summaries), foot) if text)
+    return f"<div><b>{escape(title)}</b>{blocks}{notes}</div>"
+
+
+def _html_block(block: Block, summaries: Summaries) -> str:
+    columns = shown(summaries, block)
+    if not columns:
+        return ""
+    head = "".join(f"<th>{escape(column.title)}<br><small>{escape(column.unit)}</small></th>" for column, _ in columns)
+    rows = "".join(
+        f"<tr><th>{escape(label)}</th>{''.join(_html_cell(cells[label]) for _, cells in columns)}</tr>"
+        for label in summaries
+    )
+    return f"<table><thead><tr><th>{escape(block.title)}</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _html_cell(cell: Cell) -> str:
+    text = f"{cell.mean} {cell.interval}" if cell.interval else cell.mean
+    return f"<td><b>{escape(text)} *</b></td>" if cell.is_best else f"<td>{escape(text)}</td>"

@@ -44,14 +44,15 @@ def column_of(metric: Metric) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns that answer one question."""
+    """Columns that answer one question; shown where some run has a value, not 0, of `where`, if it names a metric."""
 
     title: str
     columns: tuple[Column, ...]
+    where: str = ""
 
 
-def _block(title: str, *keys: str) -> Block:
-    return Block(title, tuple(column_of(METRICS[key]) for key in keys))
+def _block(title: str, *keys: str, where: str = "") -> Block:
+    return Block(title, tuple(column_of(METRICS[key]) for key in keys), where)
 
 
 BLOCKS: tuple[Block, ...] = (
@@ -60,12 +61,22 @@ BLOCKS: tuple[Block, ...] = (
         *("completed", "rejected", "unfinished", "request_throughput", "output_throughput", "request_goodput"),
         *("slo_attainment", "usd_per_million_output_tokens"),
     ),
+    _block(
+        "What became of them",
+        "served",
+        "given_up",
+        "attempts_per_request",
+        "aborted",
+        "aborted_computed_tokens",
+        where="aborted",
+    ),
     _block("Latency", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
     _block(
         "Inside the engine",
         *("batch_occupancy", "kv_utilization_peak", "preemptions", "padding_fraction", "wasted_slot_fraction"),
-        "balance_cv",
+        *("balance_cv", "least_busy_fraction", "most_busy_fraction"),
         "saturated",
     ),
+    _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

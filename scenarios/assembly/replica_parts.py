@@ -1,20 +1,19 @@
-"""The parts of a replica, built from a scenario: policy, KV memory and step costs."""
+"""The parts of a replica, built from a scenario: policy, KV memory, step costs, and the experts that it shares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
-from scenarios.assembly.shared_experts import build_group_cost, held_model
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
+from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -23,9 +22,11 @@ from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
 
 if TYPE_CHECKING:
-    from simulator.engine.data_parallel import GroupCost
+    from simulator.hardware.models import Model
     from simulator.plan import Policy
-    from simulator.timing.cost import CostModel
+    from simulator.timing.cost import CostModel, GroupCost
+
+_KEY = "hardware.enable_expert_parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,47 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     try:
-        return kv_cache(
+        settings = MemorySettings(
             held_model(scenario),
             scenario.resolve_gpu(),
             hardware.tensor_parallel,
             hardware.gpu_memory_utilization,
             engine.block_size,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
-            hardware.swap_space_gib,
-            hardware.num_gpu_blocks,
         )
+        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
+
+
+def held_model(scenario: Scenario) -> Model:
+    """Return the model as one replica holds it: with its share of the experts, where they are shared."""
+    model = scenario.resolve_model()
+    if not scenario.hardware.enable_expert_parallel or not model.experts:
+        return model
+    return replace(model, experts=max(model.experts // scenario.replicas, model.active_experts))
+
+
+def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
+    """Build the cost of the replicas' common steps; None where they have none. Raises InputError with the key."""
+    if not scenario.hardware.enable_expert_parallel:
+        return None
+    from simulator.timing.profile import ProfileCost
+    from simulator.timing.profile.expert_parallel import ExpertParallelCost
+
+    model = scenario.resolve_model()
+    if not model.experts:
+        raise scenario.error(_KEY, f"the model {model.name} has no experts to share", "leave the key out")
+    if scenario.replicas < 2:
+        raise scenario.error(_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
+    if model.experts % scenario.replicas:
+        what = f"{model.experts} experts cannot be shared evenly by {scenario.replicas} replicas"
+        raise scenario.error(_KEY, what, None)
+    if not isinstance(cost, ProfileCost):
+        raise scenario.error(_KEY, "the steps of replicas that share experts need a profile", "cost: {kind: profile}")
+    if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
+        raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
+    try:
+        return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas)
+    except InputError as error:
+        raise scenario.error(_KEY, error.message, error.hint) from None

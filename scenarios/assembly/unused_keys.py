@@ -82,8 +82,14 @@ def check_overlap(scenario: Scenario) -> None:
 
 
 def _asks_for_something(key: str, value: object) -> bool:
-    """Return whether a value differs from the default of the default policy, else of the first that takes the key."""
-    return key not in DECLARED or value != DECLARED[key][0].default
+    """Return whether a value differs from the default of the default policy, else of the first that takes the key.
+
+    A switch that is off asks nothing of a policy without it, where its default is null.
+    """
+    if key not in DECLARED:
+        return True
+    default = DECLARED[key][0].default
+    return value != default and not (default is None and value is False)
 
 
 def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:

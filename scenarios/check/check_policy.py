@@ -11,7 +11,7 @@ from pathlib import Path
 from scenarios.check.checking_blocks import LeakError
 from scenarios.check.draw_case import random_case
 from scenarios.check.experiment import Breach, Law
-from scenarios.check.law_trial import Trial, make_trial
+from scenarios.check.law_trial import LivelockError, TooLongError, Trial, cpu_limit, make_trial
 from scenarios.check.laws.budgets import budgets
 from scenarios.check.laws.causality import causality, future, oracle
 from scenarios.check.laws.conservation import blocks, conservation
@@ -20,7 +20,6 @@ from scenarios.check.laws.repetition import determinism, fast_forward
 from scenarios.check.laws.service import service, work
 from scenarios.check.random_case import RandomCase, RandomRequest
 from scenarios.check.shrink import MOST_TRIES, shrink
-from scenarios.check.watched import LivelockError, TooLongError, cpu_limit
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError

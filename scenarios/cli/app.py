@@ -7,12 +7,14 @@ and completion in the shell are quick.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +23,8 @@ from scenarios.cli.calibrate import check, fit, import_, tables
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
 from scenarios.cli.export import export
-from scenarios.cli.guard import guarded
+from scenarios.cli.flags import spread
+from scenarios.cli.from_ import from_
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
@@ -35,7 +38,9 @@ from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
 from scenarios.cli.validate import validate
 from scenarios.version import __version__
 from simulator.compiled import core_name
+from simulator.errors import InputError
 
+_BAD_INPUT, _DEFECT, _INTERRUPTED = 2, 1, 130  # exit codes; 0: done
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's default of 700 walks all modules and classes several times while a verb imports them: 5 % of a short run."""
 
@@ -52,17 +57,53 @@ calibrate = _make_group(help="Step costs from measured kernels.")
 laws = _make_group(help="Put a policy through the laws.")
 new = _make_group(help="Write a file to start from.")
 
+
+def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a verb: errors become a line or two on stderr and an exit code."""
+
+    @wraps(verb)
+    def call(**given: Any) -> None:
+        try:
+            verb(**given)
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except InputError as error:
+            typer.echo(f"{_red('error:')} {error}", err=True)
+            raise typer.Exit(_BAD_INPUT) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough. Python would complain when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            typer.echo(f"this is a defect of batchlab, please report it: {type(error).__name__}: {error}", err=True)
+            traceback.print_exc()
+            raise typer.Exit(_DEFECT) from None
+
+    return call
+
+
+def _red(text: str) -> str:
+    from reports.tables.terminal import wants_colour
+
+    return f"\x1b[1;31m{text}\x1b[0m" if wants_colour(sys.stderr) else text
+
+
 _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check},
     laws: {"policy": check_policy},
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: {"policy": new_policy, "scenario": new_scenario},
 }
-for _verb in (run, compare, sweep, plan, bench_plan, explain, serve, validate, lockstep, report, export, list_, kv):
-    app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(guarded(_verb))
+_RUNS = (run, compare, sweep, plan, bench_plan, explain)
+for _verb in (*_RUNS, from_, serve, validate, lockstep, report, export, list_, kv):
+    app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():
     for _name, _verb in _verbs.items():
-        _group.command(_name)(guarded(_verb))
+        _group.command(_name)(_guarded(spread(_verb)))
 app.add_typer(calibrate, name="calibrate")
 app.add_typer(laws, name="check")
 app.add_typer(trace, name="trace")

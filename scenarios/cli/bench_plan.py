@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Seed, Set, overrides
+from scenarios.cli.flags import Console, Given
 from scenarios.cli.plan import Slo
 from simulator.errors import InputError
 
@@ -31,12 +31,8 @@ def bench_plan(
             help="How well the metric that decides is to be known: half of its 95 % interval, as a share of it.",
         ),
     ] = 0.1,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    given: Given,
 ) -> None:
     """Design the experiment that tests a plan on a real server.
 
@@ -54,8 +50,7 @@ def bench_plan(
 
     if not (math.isfinite(within) and within > 0):
         raise InputError(f"a share is above 0, not {within:g}", file="--within")
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console, changed = given.console, given.changed
     if Path(source).is_dir():
         if slo:
             raise InputError("the plan has its own SLO", file="--slo", hint="leave it out, or name a scenario")
@@ -64,8 +59,8 @@ def bench_plan(
         edge = edge_of_scenario(load(source, changed), slo or [])
     runs = experiment(edge.scenario, edge.goals, edge.low, edge.high, within=within)
     design = _design(edge, runs)
-    target = out or default_folder(edge.scenario.name, "bench-plan", changed=changed)
-    with output(target, overwrite=overwrite, expected=None) as folder:
+    target = given.out or default_folder(edge.scenario.name, "bench-plan", changed=changed)
+    with output(target, overwrite=given.overwrite, expected=None) as folder:
         write_experiment(folder, edge.scenario, runs, design)
     if edge.replicas > 1:
         console.note(f"one of {edge.replicas:,} replicas is tested, at its share of the load: the router is not")
@@ -74,8 +69,8 @@ def bench_plan(
             console.note(f"warning: {run.name}: the traffic has too few requests for {within:.0%}: {run.within:.0%}")
     if runs[0].trial.holds == runs[1].trial.holds:
         console.note(f"warning: both runs are expected to be alike ({runs[0].expected}): they do not bracket the edge")
-    console.out(to_json(design) if json else _text(runs, console))
-    console.written(f"experiment: {target}", None, json=json)
+    console.out(to_json(design) if given.json else _text(runs, console))
+    console.written(f"experiment: {target}", None, json=given.json)
 
 
 def _design(edge: Edge, runs: Sequence[Run]) -> dict[str, Any]:

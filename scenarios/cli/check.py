@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import time
 from contextlib import redirect_stdout
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.cli.flags import Console, Json, Out, Quiet
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from scenarios.check.check_policy import Report
@@ -51,7 +53,7 @@ def policy(
     from scenarios.assembly.engine_policy import policy_label
     from scenarios.check.check_policy import check_policy
     from scenarios.check.check_report import as_json, check_folder, story, table, write
-    from scenarios.check.find import find_policy
+    from scenarios.cli.check import find_policy
     from scenarios.runs.progress_bar import Progress
     from scenarios.runs.storage.run_folder import to_json
 
@@ -103,3 +105,27 @@ def _parameters(set_: list[str] | None) -> dict[str, Any]:
     data: dict[str, Any] = {}
     apply_overrides(data, [text.removeprefix("engine.") for text in set_ or []])
     return data
+
+
+def find_policy(text: str) -> str:
+    """`FILE` becomes `FILE:Class` where the file has one class with a `plan`; every other name stays as it is.
+
+    Raises InputError for a file that cannot be read, and for one with no such class or with several.
+    """
+    if not text.endswith(".py"):
+        return text
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(f"no such policy file: {text}")
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=text, line=line) from error
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    names = [cls.name for cls in classes if any(getattr(member, "name", "") == "plan" for member in cls.body)]
+    if len(names) == 1:
+        return f"{text}:{names[0]}"
+    if not names:
+        raise InputError("no class with a method `plan`", file=text, hint=f"or name one: {text}:MyPolicy")
+    raise InputError(f"{len(names)} policies are in it", file=text, hint=f"choose one of {text}:{{{','.join(names)}}}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Seed, Set, overrides
+from scenarios.cli.flags import Given
 
 if TYPE_CHECKING:
     from reports.tables.terminal import Terminal
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run.")],
     no_what_if: Annotated[bool, typer.Option("--no-what-if", help="Name the remedies without trying them.")] = False,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    given: Given,
 ) -> None:
     """Say what is wrong with a run, and what helps.
 
@@ -38,8 +34,7 @@ def explain(
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console, changed, out = given.console, given.changed, given.out
     saved, _ = read_summary(single_run(run, "explain"))
     scenario = load(run / SCENARIO, changed)
     with console.timed() as timed:
@@ -49,15 +44,15 @@ def explain(
     if not changed and found.result.summary != saved:
         console.note("warning: the run comes out differently now: its trace, its policy's file or batchlab changed")
     if out is not None:
-        with output(out, overwrite=overwrite, expected=same_scenario(found.result.scenario_yaml)) as folder:
+        with output(out, overwrite=given.overwrite, expected=same_scenario(found.result.scenario_yaml)) as folder:
             (folder / EXPLANATION).write_text(to_json(data(found)), encoding="utf-8", newline="\n")
             if not (out / SCENARIO).is_file():
                 (folder / SCENARIO).write_text(found.result.scenario_yaml, encoding="utf-8", newline="\n")
             shown: Any = found.result.shown()
             write_pictures(folder, [with_findings(shown, found)], found.result.notes)
-    console.out(to_json(data(found)) if json else _text(found, console.terminal))
+    console.out(to_json(data(found)) if given.json else _text(found, console.terminal))
     if out is not None:
-        (console.note if json else console.out)(f"\nreport: {out / REPORT}\n")
+        (console.note if given.json else console.out)(f"\nreport: {out / REPORT}\n")
 
 
 def _text(found: Explanation, terminal: Terminal) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -48,6 +50,52 @@ Address = Annotated[
     str | None, typer.Option("--address", metavar="A", help="Address of the Ray cluster; default: the one here.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.")]
+
+
+@dataclass(frozen=True)  # no slots: the console is made once
+class Given:
+    """The flags of every verb that runs a scenario and keeps what comes of it."""
+
+    set_: Set = None
+    seed: Seed = None
+    out: Out = None
+    overwrite: Overwrite = False
+    json: Json = False
+    quiet: Quiet = False
+
+    @property
+    def changed(self) -> list[str]:
+        """The changes of --set and --seed."""
+        return overrides(self.set_, self.seed)
+
+    @cached_property
+    def console(self) -> Console:
+        """The console to print with."""
+        return Console(quiet=self.quiet)
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the flags of each dataclass among its parameters, in the dataclass's place."""
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    flags: list[inspect.Parameter] = []
+    for each in own:
+        asked = [(each.name, each.default, each.annotation)]
+        if (group := groups.get(each.name)) is not None:
+            kinds = get_type_hints(group, include_extras=True)
+            asked = [(field.name, field.default, kinds[field.name]) for field in fields(group)]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        flags += [inspect.Parameter(name, kind, default=default, annotation=of) for name, default, of in asked]
+
+    @wraps(verb)
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        verb(**given)
+
+    call.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined] # `inspect` looks for it
+    call.__annotations__ = {flag.name: flag.annotation for flag in flags}
+    return call
 
 
 def overrides(set_: list[str] | None, seed: int | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Given, NoReport, Scenario
 from scenarios.cli.measure import Device, Layers
 
 if TYPE_CHECKING:
@@ -52,12 +52,8 @@ def lockstep(
         int, typer.Option("--seeds", min=1, metavar="K", help="With --free-running: the number of seeds.")
     ] = 3,
     layers: Layers = None,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    given: Given,
     no_report: NoReport = False,
 ) -> None:
     """Execute the simulator's plans on a device.
@@ -79,38 +75,33 @@ def lockstep(
 
     check_choice(device, ("cuda", "cpu"), "device")
     check_choice(clock, ("predicted", "device"), "clock")
-    changed = overrides(set_, seed)
-    given = changed
+    console, changed = given.console, given.changed
+    asked = changed
     if profile is not None:
         if not profile.is_file():
             raise InputError(f"no such file: {profile}", file="--profile", hint="batchlab calibrate fit writes one")
         # A CPU captures nothing, so it computes a batch as it is.
         graphs = str(device == "cuda").lower()
-        given = [*given, f"cost={{kind: profile, path: {str(profile.resolve())!r}, cuda_graphs: {graphs}}}"]
-    chosen = load(scenario, given)
-    console = Console(quiet=quiet)
+        asked = [*asked, f"cost={{kind: profile, path: {str(profile.resolve())!r}, cuda_graphs: {graphs}}}"]
+    chosen = load(scenario, asked)
     flags = {"profile": profile and profile.name, "replay": replay and replay.name, "layers": layers}
     flags |= {"clock": clock if clock != "predicted" else None, "policies": policies if free_running else None}
     words = [f"{key}={value}" for key, value in flags.items() if value is not None]
     words += ["as-recorded"] * as_recorded + [f"free-running={rates},seeds={seeds}"] * free_running
-    where = default_folder(chosen.name, "lockstep", device, *words, changed=changed)
-    target = out or where
+    target = given.out or default_folder(chosen.name, "lockstep", device, *words, changed=changed)
     # What a device takes is never the same twice; a replay's results are.
-    check_output(target, overwrite=overwrite, expected=None if replay is None else {})
+    check_output(target, overwrite=given.overwrite, expected=None if replay is None else {})
     if free_running:
         scales = _numbers(rates)
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
-        _free_running(chosen, names, scales, seeds, device, layers, target, console, overwrite=overwrite, json=json)
+        _free_running(chosen, names, scales, seeds, device, layers, target, given)
         return
     elsewhere = None if profile is not None else priced_elsewhere(chosen, str(scenario), device)
     if replay is not None:
         steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
     else:
         steps, fingerprint = _executed(chosen, device, layers, profile, clock, console, elsewhere)
-    _tell(
-        chosen, steps, fingerprint, device, target, console,
-        elsewhere=elsewhere, overwrite=overwrite, json=json, report=not no_report,
-    )  # fmt: skip
+    _tell(chosen, steps, fingerprint, device, target, given, elsewhere=elsewhere, report=not no_report)
 
 
 def _numbers(text: str) -> list[float]:
@@ -192,11 +183,9 @@ def _tell(
     fingerprint: dict[str, str],
     device: str,
     target: Path,
-    console: Console,
+    given: Given,
     *,
     elsewhere: str | None,
-    overwrite: bool,
-    json: bool,
     report: bool,
 ) -> None:
     """Write the steps and the report, and print the verdict. Exit code 3: a bad verdict; 4: none."""
@@ -213,15 +202,15 @@ def _tell(
     verdict = LIMITS[device].verdict(found)
     words = verdict_words(found, verdict, elsewhere)
     data = lockstep_json(found, verdict, fingerprint)
-    with output(target, overwrite=overwrite, expected={}) as folder:
+    with output(target, overwrite=given.overwrite, expected={}) as folder:
         write_results(folder, data, steps)
         if report:
-            console.note("drawing the report")
+            given.console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
             write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
-    table = lockstep_rows(found).text(console.terminal.width)
-    console.out(to_json(data) if json else f"{table}\n\n{words}\n\n")
-    console.written(f"steps: {target / LOCKSTEP_STEPS}", target if report else None, json=json)
+    table = lockstep_rows(found).text(given.console.terminal.width)
+    given.console.out(to_json(data) if given.json else f"{table}\n\n{words}\n\n")
+    given.console.written(f"steps: {target / LOCKSTEP_STEPS}", target if report else None, json=given.json)
     code = {"within": 0, "not within": NOT_WITHIN, "cannot tell": CANNOT_TELL}[verdict.outcome]
     if code:
         raise typer.Exit(code)
@@ -235,10 +224,7 @@ def _free_running(
     device: str,
     layers: int | None,
     target: Path,
-    console: Console,
-    *,
-    overwrite: bool,
-    json: bool,
+    given: Given,
 ) -> None:
     from reports.tables.terminal import aligned
     from scenarios.runs.storage.output import output
@@ -251,17 +237,17 @@ def _free_running(
     lockstep_case(scenario)  # refuses what one device cannot be
     # Sums over a whole run need no median of each step.
     make_device, fingerprint = _device_maker(scenario, device, layers, repeats=1)
-    points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
+    points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, given.console.note))
     data = free_running_json(points, fingerprint)
-    with output(target, overwrite=overwrite, expected={}) as folder:
+    with output(target, overwrite=given.overwrite, expected={}) as folder:
         write_free_running(folder, data)
-    if json:
-        console.out(to_json(data))
+    if given.json:
+        given.console.out(to_json(data))
         return
     tau = data["kendall_tau"]
     order = "" if tau is None else f"The policies' order on both sides: Kendall tau {tau:.2f} (1: the same). "
     same = "Every policy gave" if data["same_answers"] else "NOT every policy gave"
-    console.out(
+    given.console.out(
         f"{aligned(duration_rows(points), 1)}\n\n{aligned(free_running_rows(points), 1)}\n\n"
         f"Errors are (simulated - executed) / executed. {order}{same} every request the same tokens.\n"
     )

@@ -2,35 +2,114 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
 
 import typer
 
 from scenarios.cli.flags import Json
 
+Row = tuple[str, ...]
+What = Literal["policies", "scenarios", "models", "gpus", "profiles", "presets"]
 
-class What(StrEnum):
-    """The kinds of things that can be listed."""
 
-    POLICIES = "policies"
-    SCENARIOS = "scenarios"
-    MODELS = "models"
-    GPUS = "gpus"
-    PROFILES = "profiles"
-    PRESETS = "presets"
+def _policies() -> list[Row]:
+    """Name, the parameters it takes, what it is in a line."""
+    from simulator.policies import built_in_policies, policy_class, policy_parameters
+
+    rows = []
+    for name in built_in_policies():
+        cls = policy_class(name)
+        rows.append((name, _first_sentence(cls.__doc__), f"[{' '.join(policy_parameters(cls))}]"))
+    return [*rows, ("path.py:Class", "your own: batchlab new policy NAME", "")]
+
+
+def _scenarios() -> list[Row]:
+    """Name, and the first line of the file's comment."""
+    from scenarios.schema.loader import header, shipped
+
+    return [(name, _first(header(name))) for name in shipped()]
+
+
+def _models() -> list[Row]:
+    """Name, parameters, weights and KV bytes in bf16, longest context."""
+    from simulator.hardware.models import MODELS
+
+    return [
+        (
+            name,
+            f"{model.num_parameters / 1e9:7.2f} B parameters",
+            f"{model.weight_bytes(1) / 2**30:6.1f} GiB weights",
+            f"{model.kv_bytes_per_token(1) / 1024:6.1f} KiB KV per token",
+            f"context {model.max_model_len:,}",
+        )
+        for name, model in MODELS.items()
+    ]
+
+
+def _gpus() -> list[Row]:
+    """Name, memory, bandwidth, compute, price, source."""
+    from simulator.hardware.gpus import GPUS
+
+    return [
+        (
+            name,
+            f"{gpu.memory_gib:6.1f} GiB",
+            f"{gpu.bandwidth_gb_s:5.0f} GB/s",
+            f"{gpu.bf16_tflops:6.0f} bf16 TFLOP/s",
+            "price unknown" if gpu.usd_per_hour is None else f"{gpu.usd_per_hour:.2f} USD/h",
+            gpu.source,
+        )
+        for name, gpu in GPUS.items()
+    ]
+
+
+def _profiles() -> list[Row]:
+    from scenarios.profiles import all_described
+
+    return all_described()
+
+
+def _presets() -> list[Row]:
+    """Name, the trace's own rate, what it is like."""
+    from scenarios.schema.presets import PRESETS
+
+    return [
+        (name, "rate required" if each.rate is None else f"{each.rate:4.2f} requests/s", each.title)
+        for name, each in PRESETS.items()
+    ]
+
+
+_LISTINGS: Mapping[What, Callable[[], list[Row]]] = {
+    "policies": _policies,
+    "scenarios": _scenarios,
+    "models": _models,
+    "gpus": _gpus,
+    "profiles": _profiles,
+    "presets": _presets,
+}
+
+
+def _first_sentence(text: str | None) -> str:
+    """A docstring's first paragraph up to its first full stop, in one line."""
+    paragraph = " ".join((text or "").strip().split("\n\n")[0].split())
+    return re.split(r"(?<=\w)\.(?:\s|$)", paragraph)[0]
+
+
+def _first(comment: list[str]) -> str:
+    return next((line.strip("# ").rstrip(".") for line in comment if line.strip("# ")), "")
 
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
     """List what comes with batchlab, a line each."""
     from reports.tables.terminal import terminal_of
-    from scenarios.cli.listing import LISTINGS
 
-    rows = LISTINGS[what.value]()
+    rows = _LISTINGS[what]()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if not rows:
-        typer.echo(f"no {what.value} come with this version", err=True)
+        typer.echo(f"no {what} come with this version", err=True)
     terminal = terminal_of(sys.stdout)
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -69,9 +148,9 @@ def kv(
     """
     from scenarios.runs.storage.run_folder import to_json
     from simulator.hardware.gpus import find_gpu
-    from simulator.hardware.kv import kv_figures, kv_table
+    from simulator.hardware.kv import MemorySettings, kv_figures, kv_table
     from simulator.hardware.model_config import named_model
 
-    sizes = context, gpu_memory_utilization, block_size, max_num_batched_tokens
-    figures = kv_figures(named_model(model), find_gpu(gpu), tensor_parallel, *sizes)
+    sizes = tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens
+    figures = kv_figures(MemorySettings(named_model(model), find_gpu(gpu), *sizes), context)
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Given, NoReport, Scenario
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,12 +56,8 @@ def plan(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds for drawn traffic; default: 5.")
     ] = None,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    given: Given,
     no_report: NoReport = False,
 ) -> None:
     """Plan capacity: rate, replicas or settings for an SLO.
@@ -77,14 +73,14 @@ def plan(
     from scenarios.schema.loader import load
     from scenarios.studies.study_axes import parse_vary
 
-    console = Console(quiet=quiet)
+    console, out = given.console, given.out
     chosen = _find(find)
-    base = load(scenario, overrides(set_, seed))
+    base = load(scenario, given.changed)
     goals = chosen_goals(slo or [], base)
     axes = [parse_vary(text) for text in vary or []]
     named = [part.strip() for part in gpus.split(",") if part.strip()]
     if out is not None:
-        check_output(out, overwrite=overwrite, expected=None)
+        check_output(out, overwrite=given.overwrite, expected=None)
     counting = console.counted(base.name, 0, "runs" if chosen == "config" else "candidates")
     with _kept(out, console) as tried, counting as progress:
         found = make_plan(
@@ -102,10 +98,10 @@ def plan(
         )
     console.notes(found.notes)
     if out is not None:
-        _write(out, found, base, overwrite=overwrite, report=not no_report)
+        _write(out, found, base, overwrite=given.overwrite, report=not no_report)
         if tried is not None:
             tried.forget()
-    console.out(to_json(found.to_json()) if json else _text(found, console))
+    console.out(to_json(found.to_json()) if given.json else _text(found, console))
     earlier = f", {tried.found:,} of them from before" if tried is not None and tried.found else ""
     console.note(f"{found.runs:,} runs in {found.cpu_s:.1f} CPU seconds{earlier}")
 

@@ -153,7 +153,7 @@ def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, 
     from reports.sweep.sweep_report import write_sweep_report
     from scenarios.cli.report_sweeps import best, sweep_result
     from scenarios.runs.storage.run_folder import REPORT
-    from scenarios.studies.saved_sweep import read_sweep
+    from scenarios.studies.run_sweep import read_sweep
 
     if len(given) > 1:
         raise InputError("a sweep has a report of its own", file="batchlab report", hint="give its folder alone")

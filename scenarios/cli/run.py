@@ -28,12 +28,7 @@ Policies = Annotated[
 
 def run(
     scenario: flags.Scenario,
-    set_: flags.Set = None,
-    seed: flags.Seed = None,
-    out: flags.Out = None,
-    overwrite: flags.Overwrite = False,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    given: flags.Given,
     report: flags.Report = False,
     log_decisions: flags.LogDecisions = False,
     no_fast_forward: Annotated[
@@ -74,12 +69,11 @@ def run(
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
-    console = flags.Console(quiet=quiet)
-    changed = flags.overrides(set_, seed)
+    console, changed = given.console, given.changed
     chosen = load(scenario, changed)
-    target = out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
+    target = given.out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
-    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
+    with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected) as folder:
         result = simulate(
             chosen,
             log_decisions=log_decisions,
@@ -95,12 +89,12 @@ def run(
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)
-        shown = diagnosed([replace(result.shown(), folder=target)]) if report or not json else []
+        shown = diagnosed([replace(result.shown(), folder=target)]) if report or not given.json else []
         if report:
             console.note("drawing the report")
             write_pictures(folder, shown, result.notes)
-    console.out(to_json(result.summary) if json else tables(shown, console.terminal) + "\n")
-    console.written(f"run folder: {target}", target if report else None, json=json)
+    console.out(to_json(result.summary) if given.json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folder: {target}", target if report else None, json=given.json)
 
 
 def compare(
@@ -109,12 +103,8 @@ def compare(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, counted from the scenario's seed.")
     ] = 1,
-    set_: flags.Set = None,
-    seed: flags.Seed = None,
-    out: flags.Out = None,
-    overwrite: flags.Overwrite = False,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    *,
+    given: flags.Given,
     no_report: flags.NoReport = False,
 ) -> None:
     """Simulate the same requests under several policies.
@@ -133,14 +123,14 @@ def compare(
     from scenarios.show import write_pictures
     from simulator.policies import COMPARED
 
-    console = flags.Console(quiet=quiet)
-    changed = flags.overrides(set_, seed)
+    console, changed = given.console, given.changed
     comparing = Compare(scenario, split_variants(policies or ",".join(COMPARED)), seeds, overrides=changed)
     several = f"seeds={seeds}" if seeds > 1 else ""
-    target = out or default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
+    name = default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
+    target = given.out or name
     runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
     expected = same_scenario(dump(comparing.base))
-    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected, runs=runs) as folder:
+    with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected, runs=runs) as folder:
         comparing.progress = timed.progress
         places = _write_runs(folder, comparing)
         timed.simulated()
@@ -149,12 +139,12 @@ def compare(
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
         write_means(folder, comparing.base, means)
         lines = [replace(each, folder=target / places[each.label][0]) for each in found.shown()]
-        shown = diagnosed(lines) if not (json and no_report) else []
+        shown = diagnosed(lines) if not (given.json and no_report) else []
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, shown, found.notes)
-    console.out(to_json(means) if json else tables(shown, console.terminal) + "\n")
-    console.written(f"run folders: {target}", None if no_report else target, json=json)
+    console.out(to_json(means) if given.json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folders: {target}", None if no_report else target, json=given.json)
 
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:

@@ -29,12 +29,8 @@ def serve(
     served_model_name: Annotated[
         str | None, typer.Option("--served-model-name", metavar="NAME", help="What clients call the model.")
     ] = None,
-    set_: flags.Set = None,
-    seed: flags.Seed = None,
-    out: flags.Out = None,
-    overwrite: flags.Overwrite = False,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    *,
+    given: flags.Given,
     report: flags.Report = False,
     log_decisions: flags.LogDecisions = False,
 ) -> None:
@@ -53,17 +49,16 @@ def serve(
     from scenarios.serve.server import Address, Serving
     from scenarios.show import write_pictures
 
-    console = flags.Console(quiet=quiet)
-    changed = flags.overrides(set_, seed)
+    console, changed = given.console, given.changed
     chosen = load(scenario, changed)
-    target = out or default_folder(chosen.name, "serve", changed=changed)
-    with output(target, overwrite=overwrite) as folder:
+    target = given.out or default_folder(chosen.name, "serve", changed=changed)
+    with output(target, overwrite=given.overwrite) as folder:
         serving = Serving(
             chosen, time_scale=time_scale, api_key=api_key, served_name=served_model_name, log_decisions=log_decisions
         )
 
         def ready(url: str) -> None:
-            console.written(f"serving {chosen.name} as {serving.model_name} at {url}/v1", None, json=json)
+            console.written(f"serving {chosen.name} as {serving.model_name} at {url}/v1", None, json=given.json)
 
         serving.listen(Address(host, port), ready)
         if not serving.num_requests:
@@ -75,8 +70,8 @@ def serve(
         if report:
             console.note("drawing the report")
             write_pictures(folder, [result.shown()], result.notes)
-    console.out(to_json(result.summary) if json else tables([result.shown()], console.terminal) + "\n")
-    console.written(f"run folder: {target}", target if report else None, json=json)
+    console.out(to_json(result.summary) if given.json else tables([result.shown()], console.terminal) + "\n")
+    console.written(f"run folder: {target}", target if report else None, json=given.json)
 
 
 def _check_extra() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,18 +39,41 @@ ZeroOutput = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The flags that say how a trace is read, and which part of it."""
+
+    format_: Format = "auto"
+    time_unit: TimeUnit = None
+    columns: Columns = None
+    start: Start = 0.0
+    duration: Duration = None
+    limit: Limit = None
+    sample: Sample = 1.0
+    seed: Seed = 0
+    strict: Strict = False
+    zero_output: ZeroOutput = "skip"
+
+    def options(self) -> TraceOptions:
+        """Return the options that the flags give. Raises InputError for a value out of range."""
+        from scenarios.traces.options import TraceOptions
+        from simulator.errors import InputError
+
+        pairs = [part.partition("=") for part in (self.columns or "").split(",") if part]
+        for native, _, name in pairs:
+            if not native or not name:
+                raise InputError(f"--columns: {native}{name} is not NATIVE=NAME", hint="such as arrival_time_s=when")
+        given: dict[str, Any] = {
+            "format": self.format_, "time_unit": self.time_unit, "start_s": self.start, "duration_s": self.duration,
+            "limit": self.limit, "sample": self.sample, "seed": self.seed, "strict": self.strict,
+            "zero_output": self.zero_output,
+        }  # fmt: skip
+        return TraceOptions(columns={native.strip(): name.strip() for native, _, name in pairs} or None, **given)
+
+
 def trace_inspect(
     file: File,
-    format_: Format = "auto",
-    time_unit: TimeUnit = None,
-    columns: Columns = None,
-    start: Start = 0.0,
-    duration: Duration = None,
-    limit: Limit = None,
-    sample: Sample = 1.0,
-    seed: Seed = 0,
-    strict: Strict = False,
-    zero_output: ZeroOutput = "skip",
+    reading: Reading,
     json: Json = False,
 ) -> None:
     """Describe a trace.
@@ -59,14 +83,9 @@ def trace_inspect(
     from dataclasses import asdict
 
     from scenarios.runs.storage.run_folder import to_json
-    from scenarios.traces.facts_text import facts_table
-    from scenarios.traces.inspect import inspect_trace
+    from scenarios.traces.inspect import facts_table, inspect_trace
 
-    options = _options(
-        columns, format=format_, time_unit=time_unit, start_s=start, duration_s=duration, limit=limit, sample=sample,
-        seed=seed, strict=strict, zero_output=zero_output,
-    )  # fmt: skip
-    facts = inspect_trace(file, options)
+    facts = inspect_trace(file, reading.options())
     typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)
 
 
@@ -75,16 +94,7 @@ def trace_convert(
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="The native trace: .csv or .jsonl, gzipped with .gz after it.")
     ],
-    format_: Format = "auto",
-    time_unit: TimeUnit = None,
-    columns: Columns = None,
-    start: Start = 0.0,
-    duration: Duration = None,
-    limit: Limit = None,
-    sample: Sample = 1.0,
-    seed: Seed = 0,
-    strict: Strict = False,
-    zero_output: ZeroOutput = "skip",
+    reading: Reading,
     overwrite: OverwriteFile = False,
     quiet: Quiet = False,
 ) -> None:
@@ -98,10 +108,7 @@ def trace_convert(
     from simulator.errors import InputError
 
     native_kind(out)  # before anything is read
-    options = _options(
-        columns, format=format_, time_unit=time_unit, start_s=start, duration_s=duration, limit=limit, sample=sample,
-        seed=seed, strict=strict, zero_output=zero_output,
-    )  # fmt: skip
+    options = reading.options()
     with output_file(out, overwrite=overwrite) as path:
         try:
             notes = convert_trace(file, path, options)
@@ -112,18 +119,6 @@ def trace_convert(
     console = Console(quiet=quiet)
     console.notes(notes[1:])
     console.out(f"trace: {out} ({notes[0]})\n")
-
-
-def _options(columns: str | None, **others: Any) -> TraceOptions:
-    """Return the options for reading a trace that the flags give. Raises InputError for a value out of range."""
-    from scenarios.traces.options import TraceOptions
-    from simulator.errors import InputError
-
-    pairs = [part.partition("=") for part in (columns or "").split(",") if part]
-    for native, _, name in pairs:
-        if not native or not name:
-            raise InputError(f"--columns: {native}{name} is not NATIVE=NAME", hint="such as arrival_time_s=when")
-    return TraceOptions(columns={native.strip(): name.strip() for native, _, name in pairs} or None, **others)
 
 
 def trace_sources() -> None:

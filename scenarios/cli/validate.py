@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Given, NoReport, Scenario
 
 if TYPE_CHECKING:
     from reports.pages.validation_report import Facing
@@ -44,12 +44,8 @@ def validate(
             " the client's), log (added always), off.",
         ),
     ] = "auto",
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    given: Given,
     no_report: NoReport = False,
 ) -> None:
     """Compare a simulation with a server's own log.
@@ -60,7 +56,7 @@ def validate(
     """
     from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured import read_measured
-    from scenarios.measured.replay import workload_of
+    from scenarios.measured.measured_run import workload_of
     from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
@@ -71,19 +67,18 @@ def validate(
     from scenarios.validate.error_parts import diagnose, diagnosis_data
     from scenarios.validate.validation_files import write_validation
 
-    console = Console(quiet=quiet)
+    console, changed = given.console, given.changed
     log = read_measured(measured, format_=format_, benchmark=benchmark)
     # A replay needs no workload; where the scenario has none, the run folder names the log in its place.
     from_log = {"workload": {"trace": {"path": str(measured.absolute())}}} if replay else None
-    changed = overrides(set_, seed)
     chosen = load(scenario, changed, defaults=from_log)
     ticks = _ticks(measured, timeseries)
     use = _use(front_end)
     options = {"benchmark": benchmark, "front_end": None if use == "auto" else use}
     flags = [*(f"{key}={value}" for key, value in options.items() if value is not None), "replay" if replay else ""]
-    target = out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
+    target = given.out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
-    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
+    with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected) as folder:
         if replay:
             result = run_on(chosen, workload_of(log), progress=timed.progress)
         else:
@@ -101,12 +96,12 @@ def validate(
 
             console.note("drawing the report")
             write_pictures(folder, facing)
-    console.out(to_json(data) if json else _text(facing, console.terminal))
-    console.written(f"run folder: {target}", None if no_report else target, json=json)
+    console.out(to_json(data) if given.json else _text(facing, console.terminal))
+    console.written(f"run folder: {target}", None if no_report else target, json=given.json)
 
 
 def _ticks(log: Path, given: Path | None) -> Timeline | None:
-    from scenarios.measured.timeseries import beside, read_timeseries
+    from scenarios.measured.read_log import beside, read_timeseries
 
     path = given or beside(log)
     return None if path is None else read_timeseries(path)

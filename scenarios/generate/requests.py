@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scenarios.generate.copula import draw_outputs
-from scenarios.generate.lengths import draw_lengths
+from scenarios.generate.lengths import draw_lengths, draw_outputs
 from scenarios.generate.sessions import chains, with_sessions
 from scenarios.schema.prefix import Prefix
 from scenarios.schema.workload import ClassConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scenarios.measured.measured_run import MeasuredRun, Timeline
-from scenarios.measured.read_log import read_measured
-from scenarios.measured.timeseries import read_timeseries
+from scenarios.measured.read_log import read_measured, read_timeseries
 
 __all__ = ["MeasuredRun", "Timeline", "read_measured", "read_timeseries"]

@@ -12,6 +12,7 @@ import numpy as np
 from scenarios.traces.rows import RowError, integer, plural, real, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints
+from simulator.workload import Workload
 
 T = TypeVar("T")
 
@@ -217,3 +218,27 @@ def _names(served: Sequence[Served], file: str) -> tuple[str, ...] | None:
             where = f"on line {first}" if isinstance(first, int) else f"at {first}"
             raise Row({}, file, each.place).error(f"the request {each.request_id!a} occurs twice", f"first {where}")
     return tuple(names)
+
+
+def workload_of(log: MeasuredRun) -> Workload:
+    """Return the served requests of a log, ties in its order, each under its name or row number there.
+
+    Raises InputError for a log without arrivals.
+    """
+    if not log.has_arrivals:
+        raise InputError("the log has no arrivals to replay", file=log.file, hint="leave --replay out")
+    order = np.argsort(log.arrival_s, kind="stable")
+    names = log.request_ids or tuple(str(row) for row in log.row.tolist())
+    outputs = log.output_tokens[order]
+    count = len(order)
+    return Workload(
+        arrival_s=log.arrival_s[order],
+        input_tokens=log.input_tokens[order],
+        output_tokens=outputs,
+        max_tokens=np.full(count, int(outputs.max()), dtype=np.int64),
+        priority=np.zeros(count, dtype=np.int64),
+        class_index=np.zeros(count, dtype=np.int64),
+        class_names=("default",),
+        request_ids=[names[place] for place in order.tolist()],
+        notes=("arrivals and lengths are those of the log; what its prompts share is not known",),
+    )

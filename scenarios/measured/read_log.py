@@ -1,4 +1,4 @@
-"""Read a server's log. Its content tells the format, never the file's name."""
+"""Read a server's log, and the samples beside it. A log's content tells its format, never the file's name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scenarios.measured.formats import log_formats
 from scenarios.measured.formats.plain_csv import REQUIRED
 from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun
+from scenarios.measured.measured_run import MeasuredRun, Timeline
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.traces.lines import numbered_lines
 from scenarios.traces.rows import RowError, split_csv
 from simulator.errors import InputError
+
+_TIMESERIES = ("vllm_timeseries.csv", "timeseries.csv")
+_COLUMNS = ("t", "running", "waiting")
 
 
 def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = None) -> MeasuredRun:
@@ -73,3 +78,25 @@ def _object(text: str) -> Any:
 
 def _known() -> str:
     return f"known: {', '.join(log_formats())} (--format); a CSV needs {', '.join(REQUIRED)} and latencies"
+
+
+def read_timeseries(path: Path) -> Timeline:
+    """Read the samples. `t` counts seconds from the run's start. Raises InputError for another file, and disorder."""
+    log = LogFile(str(path), list(numbered_lines(path)))
+    if not log.lines:
+        raise InputError("the file is empty", file=log.name)
+    ticks: list[list[float]] = []
+    for row in log.csv_rows(_COLUMNS):
+        tick = [row.number(name) for name in _COLUMNS]
+        if ticks and tick[0] <= ticks[-1][0]:
+            raise row.error(f"t does not grow: {tick[0]:g} after {ticks[-1][0]:g}")
+        ticks.append(tick)
+    if not ticks:
+        raise InputError("the file holds a header but no rows", file=log.name)
+    time_s, running, waiting = np.array(ticks, dtype=np.float64).T
+    return Timeline(time_s, running, waiting)
+
+
+def beside(log: Path) -> Path | None:
+    """Return the time series beside a log, if there is one."""
+    return next((path for name in _TIMESERIES if (path := log.parent / name).is_file()), None)

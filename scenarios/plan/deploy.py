@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.scenario import Scenario
+from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
 from simulator.hardware.models import HUGGING_FACE
 from simulator.policies import server_of
-from simulator.servers import Deployment
+from simulator.servers import Launch
 
 UNKNOWN_MODEL = "MODEL"
 """The placeholder for the Hugging Face name of a model that is not a built-in one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A server's start: its command, a word each, its file of options, and remarks on what these cannot say."""
+
+    launch: Launch
+    words: Sequence[str]
+    options: Mapping[str, Any]
+    remarks: Sequence[str]
+
+
 def deploy(scenario: Scenario, replicas: int = 1) -> str:
     """Return the command of one replica with a remark on what it cannot say; a remark alone where no server does it."""
+    found = deployed(scenario)
+    if isinstance(found, str):
+        return f"# {found}"
+    options = [f"{OPTIONS_FILE}: {flow(found.options)}"] if found.options else []
+    remarks = [*([f"on each of {replicas:,} replicas"] if replicas > 1 else []), *found.remarks, *options]
+    return f"{line(found.words)}  # {'; '.join(remarks)}" if remarks else line(found.words)
+
+
+def deployed(scenario: Scenario) -> Deployed | str:
+    """Return the start of one replica's server, or the reason why there is none."""
     policy = scenario.engine.policy
     if scenario.fleet is not None:
-        return "# each group has a command of its own: plan the groups one by one"
-    write = server_of(policy).command
-    if write is None:
-        return f"# {policy_label(policy)} is not a server's policy: there is no command for it"
-    hardware, engine = scenario.hardware, scenario.engine
-    at = Deployment(
-        model=HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL,
-        tensor_parallel=hardware.tensor_parallel,
-        gpu_memory_utilization=hardware.gpu_memory_utilization,
-        swap_space_gib=hardware.swap_space_gib,
-        block_size=engine.block_size,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        enable_expert_parallel=hardware.enable_expert_parallel,
-    )
-    command, remarks = write(build_policy(scenario), at)
-    if at.model == UNKNOWN_MODEL:
+        return "each group has a command of its own: plan the groups one by one"
+    launch = server_of(policy).launch
+    if launch is None:
+        return f"{policy_label(policy)} is not a server's policy: there is no command for it"
+    built = build_policy(scenario)
+    values: dict[str, object] = {f"engine.{key}": value for key, value in scenario.engine.resolved().items()}
+    values |= {f"hardware.{key}": value for key, value in scenario.hardware.model_dump().items()}
+    values |= launch.written(built, values) if launch.written is not None else {}
+    model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
+    remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
+    if model == UNKNOWN_MODEL:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
-    if replicas > 1:
-        remarks = [f"on each of {replicas:,} replicas", *remarks]
-    return f"{command}  # {'; '.join(remarks)}" if remarks else command
+    defaults = {f"engine.{key}": known.default for key, known in scenario.engine.takes().items()}
+    remarks += unsaid(launch, values, defaults)
+    return Deployed(launch, words_of(launch, model, values), options_of(launch, values), remarks)

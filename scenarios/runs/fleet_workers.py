@@ -86,7 +86,7 @@ class WorkerPool:
         self._about = scenario, workload
         self._log_decisions = log_decisions
 
-    def place(self, fleet: Fleet) -> ReplicaHost:
+    def host_of(self, fleet: Fleet) -> ReplicaHost:
         """Let every worker make its replicas."""
         workers = self._workers[: len(fleet.replicas)]
         shares = [range(first, len(fleet.replicas), len(workers)) for first in range(len(workers))]

@@ -32,7 +32,7 @@ class Failure:
     message: str
 
 
-class Executor(Protocol):
+class SweepExecutor(Protocol):
     """Applies a function to items. The function and the items must be picklable."""
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
@@ -127,7 +127,7 @@ class Ray:
                     yield place, Failure(f"{_DIED}: {type(error).__name__}")
 
 
-def executor(name: str, workers: int | None = None, address: str | None = None) -> Executor:
+def executor(name: str, workers: int | None = None, address: str | None = None) -> SweepExecutor:
     """Make the executor that the flags --executor, --workers and --address ask for. Raises InputError."""
     if not is_on_ray(name, workers, address):
         return Local(workers)

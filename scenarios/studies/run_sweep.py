@@ -1,21 +1,27 @@
-"""Run a sweep: every run of a study, on any executor, as one table."""
+"""Run a sweep: every run of a study, on any executor, as one table; and read the folder of a sweep back.
+
+Each finished run is a file in a folder, named by the run's address. It is moved to its name when it is complete, so
+whatever has its name is whole, however the process ended.
+"""
 
 from __future__ import annotations
 
+import csv
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
-from scenarios.runs.storage.staging import staging
+from scenarios.runs.storage.staging import staging, unwritable
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.executors import Executor, Failure, InProcess
-from scenarios.studies.finished_runs import Store, write_outcome
-from scenarios.studies.study import Study
+from scenarios.studies.executors import Failure, InProcess, SweepExecutor
+from scenarios.studies.study import Study, load_study
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
-from scenarios.studies.sweep_table import Row, columns, write_csv, write_parquet
+from scenarios.studies.sweep_table import ERROR, Row, columns, read_csv, write_csv, write_parquet
 from simulator.errors import InputError
 
 Progress = Callable[[int], None]
@@ -43,7 +49,7 @@ def sweep(
     study: Study,
     folder: Path,
     *,
-    executor: Executor | None = None,
+    executor: SweepExecutor | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Swept:
@@ -128,3 +134,68 @@ def _work(folder: Path, item: tuple[str, Scenario]) -> _Result:
     if is_kept:
         write_outcome(folder, name, outcome)
     return outcome, is_kept
+
+
+class Store:
+    """Keeps outcomes by address. `fresh` ignores those of earlier studies."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        self._fresh = fresh
+
+    def get(self, address: str) -> Outcome | None:
+        """Return the outcome of an address; None where there is none, or none that can be read."""
+        if self._fresh:
+            return None
+        with suppress(OSError, ValueError):
+            return Outcome.from_json((self.folder / f"{address}.json").read_text(encoding="utf-8"))
+        return None
+
+    def put(self, address: str, outcome: Outcome) -> None:
+        """Keep an outcome without an error. Raises InputError where the disk does not take it."""
+        if not outcome.error:
+            write_outcome(self.folder, address, outcome)
+
+
+def write_outcome(folder: Path, address: str, outcome: Outcome) -> None:
+    """Write the file of an outcome, whole or not at all. Raises InputError where the disk does not take it."""
+    draft = folder / f".{address}-{os.getpid()}"
+    try:
+        draft.write_text(outcome.to_json(), encoding="utf-8")
+        draft.replace(folder / f"{address}.json")
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise unwritable(folder, error) from error
+
+
+def read_sweep(folder: Path) -> Swept:
+    """Read the sweep in a folder, as if all of its runs had been reused. The files that it names need not be there.
+
+    Raises InputError for a sweep that has not ended, and for a damaged table.
+    """
+    study = load_study(folder / STUDY, check_files=False)
+    path = folder / TABLE
+    if not path.is_file():
+        raise InputError(
+            "the sweep is not finished", file=str(path), hint="batchlab sweep with the same --out continues it"
+        )
+    try:
+        cells = read_csv(path)
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    runs = study.runs()
+    if [row["seed"] for row in cells] != [seed for _, seed in runs]:
+        what = f"has {len(cells):,} rows, and the study beside it {len(runs):,} runs"
+        raise InputError(what, file=str(path), hint="batchlab sweep with the same --out writes it again")
+    own = {*study.keys, "seed", ERROR}
+    rows = []
+    for (setting, seed), row in zip(runs, cells, strict=True):
+        summary = {} if row[ERROR] else {key: value for key, value in row.items() if key not in own}
+        rows.append((setting, seed, Outcome(summary, row[ERROR] or "")))
+    failed = sum(1 for _, _, outcome in rows if outcome.error)
+    return Swept(study, rows, 0, len(rows) - failed, failed)

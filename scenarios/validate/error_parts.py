@@ -45,17 +45,17 @@ class ErrorPart:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The parts, which add up to the mean end-to-end error, and what to make of them in words."""
+    """The parts, which add up to the mean end-to-end error; what to make of them; the mean measured latency."""
 
     parts: tuple[ErrorPart, ...]
     words: tuple[str, ...]
+    mean_e2el_ms: float
 
     @property
     def carrier(self) -> str:
         """The part that carries most; empty where none carries anything to speak of."""
-        total = sum(part.measured_ms for part in self.parts if np.isfinite(part.measured_ms))
         most = max(self.parts, key=lambda part: abs(part.carries_ms), default=None)
-        return most.name if most is not None and abs(most.carries_ms) > SMALL * total else ""
+        return most.name if most is not None and abs(most.carries_ms) > SMALL * self.mean_e2el_ms else ""
 
 
 def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
@@ -70,7 +70,7 @@ def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
     words += _load_words(measured, simulated)
     words += _memory_words(measured, simulated) if logged else []
     words += _preemption_words(measured, simulated)
-    return Diagnosis(tuple(parts), tuple(text for text in words if text))
+    return Diagnosis(tuple(parts), tuple(text for text in words if text), _mean(measured.e2el_s) * 1e3)
 
 
 def diagnosis_data(verdict: Diagnosis | None) -> dict[str, object]:
@@ -108,7 +108,7 @@ def _without_waits(measured: Side, simulated: Side) -> list[ErrorPart]:
     return [
         ErrorPart("prefill", np.nan, np.nan, prefill * 1e3),
         ErrorPart("decode", _mean(decode_m) * 1e3, _mean(decode_s) * 1e3, _mean(decode_s - decode_m) * 1e3),
-        ErrorPart("queueing", _mean(measured.ttft_s) * 1e3, _mean(simulated.ttft_s) * 1e3, (ttft - prefill) * 1e3),
+        ErrorPart("queueing", np.nan, np.nan, (ttft - prefill) * 1e3),
     ]
 
 

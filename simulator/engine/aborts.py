@@ -13,34 +13,23 @@ from collections.abc import Sequence
 from math import inf, nextafter
 
 from simulator.engine.completion import Completion
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
 from simulator.engine.taken_back import take_back
 from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, PREFILLING, SWAPPED, WAITING, RequestState
 from simulator.results.records import Status
-from simulator.results.replica_recorder import ReplicaRecorder
 
 
 class Aborts:
     """Aborts that one replica has yet to notice: `pending`, in the order in which they came."""
 
-    __slots__ = ("_completion", "_decisions", "_late", "_records", "_state", "pending")
+    __slots__ = ("_completion", "_late", "_state", "pending")
 
-    def __init__(
-        self,
-        state: ReplicaState,
-        completion: Completion,
-        late: LateResults | None,
-        records: ReplicaRecorder,
-        decisions: DecisionLog | None,
-    ) -> None:
+    def __init__(self, state: ReplicaState, completion: Completion, late: LateResults | None) -> None:
         self._state = state
         self._completion = completion
         self._late = late
-        self._records = records
-        self._decisions = decisions
         self.pending: dict[RequestState, None] = {}
 
     def ask(self, row: int) -> bool:
@@ -55,8 +44,8 @@ class Aborts:
         """End them between two steps, or at rest: the tokens that exist have been sent."""
         recent = [self._state.batch.last_end_s] if self._late is None else self._late.decode_ends_s
         self._end_all(now_s, nextafter(now_s, inf), recent)
-        if self._decisions is not None:
-            self._decisions.tell_aborted()
+        if self._completion.decisions is not None:
+            self._completion.decisions.tell_aborted()
 
     def end_with(self, step: InFlight, done: list[RequestState], before_s: float) -> tuple[list[RequestState], bool]:
         """End them with a step, which has computed its tokens: those that this look finds are dropped.
@@ -78,8 +67,8 @@ class Aborts:
         # A late result may have come at the moment of the abort: then the answer is whole, and nobody left.
         gone = [live for live in self.pending if live.row in self._state.lives]
         self.pending.clear()
-        if self._decisions is not None:
-            self._decisions.aborts(self._state, [live.request_id for live in gone])
+        if self._completion.decisions is not None:
+            self._completion.decisions.aborts(self._state, [live.request_id for live in gone])
         for live in gone:
             self._count(live)
             dropped, last_s = self._dropped(live, dropped_from_s, ends_s)
@@ -101,7 +90,7 @@ class Aborts:
     def _dropped(self, live: RequestState, from_s: float, ends_s: Sequence[float]) -> tuple[int, float]:
         """How many of its tokens are dropped, as they came at `from_s` or later, and when the one before them came."""
         state, late = self._state, self._late is not None
-        gaps = self._records.late_gaps if state.traits.streams else None
+        gaps = state.records.late_gaps if state.traits.streams else None
         return take_back(live, from_s, ends_s, state.batch, gaps, late=late)
 
     def _take_out(self, live: RequestState, now_s: float) -> bool:

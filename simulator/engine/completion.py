@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from typing import Final, Protocol
 
+from simulator.engine.decisions import DecisionLog
 from simulator.engine.state import ReplicaState
 from simulator.request import Request
 from simulator.request_state import (
@@ -45,10 +46,11 @@ class Completion:
         index: int,
         state: ReplicaState,
         recorder: Recorder,
-        *,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
+        decisions: DecisionLog | None,
+        max_queued_requests: int | None,
+        on_end: OnEnd | None,
     ) -> None:
+        self.decisions = decisions
         self._index = index
         self._state = state
         self._recorder = recorder

@@ -9,7 +9,6 @@ long as their shapes take together, and all commit. Scheduling stays each rank's
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
 
 from simpy.events import Event
 
@@ -17,15 +16,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.in_flight import InFlight
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
-from simulator.timing.cost import StepShape
-
-
-class GroupCost(Protocol):
-    """Seconds of a common step."""
-
-    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        """Seconds of a common step, by each rank's shape. At least one has a token; an idle rank's shape has none."""
-
+from simulator.timing.cost import GroupCost, StepShape
 
 _NO_TOKENS = StepShape(0, 0)
 

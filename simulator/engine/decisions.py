@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.request_state import DECODING, RequestState
@@ -29,7 +29,7 @@ class DecisionLog:
         self._queue: list[RequestState] | None = None  # before requests were aborted with the step
         self._num_free = 0
         self._aborted: list[str] = []
-        self._open: dict[str, Any] = {}  # asynchronous scheduling: the step whose results are still to come
+        self._open: dict[str, Any] = {}  # the last step, while its results are still to come
 
     def decided(self, state: ReplicaState, step: InFlight, now_s: float) -> None:
         """The plan has been applied, at `now_s`."""
@@ -60,33 +60,19 @@ class DecisionLog:
 
     def committed(self, state: ReplicaState, step: InFlight, used_blocks: list[int], done: list[RequestState]) -> None:
         """The step, or the run of steps, is over."""
-        num_blocks = state.blocks.num_blocks
         start_s = step.start_s
         decided = self._decided
         queue: Iterable[RequestState] = state.waiting if self._queue is None else self._queue
-        last = len(step.ends_s) - 1
-        waiting = [live.request_id for live in self._waiting]
         for i, (end_s, used) in enumerate(zip(step.ends_s, used_blocks, strict=True)):
             if i == 1:
                 # From here on the batch only decodes.
                 decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
                 decided.pop("preempted_before", None)
-            if i:
-                waiting = [live.request_id for live in queue if live.arrival_s <= start_s]
-            self.steps.append(
-                {
-                    "replica": self.replica,
-                    "step": len(self.steps),
-                    "t_start_s": start_s,
-                    "t_end_s": end_s,
-                    **{key: value.copy() for key, value in decided.items()},
-                    "finished": [live.request_id for live in done] if i == last else [],
-                    "waiting": waiting,
-                    "num_free_blocks": num_blocks - used,
-                    "num_free_blocks_end": state.blocks.num_free if i == last else num_blocks - used,
-                }
-            )
+            waiting = self._waiting if i == 0 else [live for live in queue if live.arrival_s <= start_s]
+            times = {"t_start_s": start_s, "t_end_s": end_s}
+            self._add(times, decided, waiting, state.blocks.num_blocks - used)
             start_s = end_s
+        self.known(state.blocks.num_free, done)
         self.tell_aborted()
 
     def committed_late(
@@ -108,23 +94,28 @@ class DecisionLog:
             if i == 1:
                 decided = {**decided, "admitted": {}, "preempted": []}
             waiting = self._waiting if i == 0 else [live for live in queue if live.arrival_s <= planned_s]
-            self._ended(num_blocks - used + (freed if i == last else 0), left)
+            self.known(num_blocks - used + (freed if i == last else 0), left)
             left = []
-            self._open = {
-                "replica": self.replica,
-                "step": len(self.steps),
-                "t_schedule_s": planned_s,
-                "t_start_s": start_s,
-                "t_end_s": end_s,
-                **{key: value.copy() for key, value in decided.items()},
-                "finished": [],
-                "waiting": [live.request_id for live in waiting],
-                "num_free_blocks": num_blocks - used,
-                "num_free_blocks_end": num_blocks - used,
-            }
-            self.steps.append(self._open)
+            times = {"t_schedule_s": planned_s, "t_start_s": start_s, "t_end_s": end_s}
+            self._add(times, decided, waiting, num_blocks - used)
             planned_s, start_s = start_s, end_s
         self.tell_aborted()
+
+    def _add(
+        self, times: dict[str, float], decided: dict[str, Any], waiting: Iterable[RequestState], num_free_blocks: int
+    ) -> None:
+        """Add a step, whose results are still to come: see `known`."""
+        self._open = {
+            "replica": self.replica,
+            "step": len(self.steps),
+            **times,
+            **{key: value.copy() for key, value in decided.items()},
+            "finished": [],
+            "waiting": [live.request_id for live in waiting],
+            "num_free_blocks": num_free_blocks,
+            "num_free_blocks_end": num_free_blocks,
+        }
+        self.steps.append(self._open)
 
     def aborts(self, state: ReplicaState, request_ids: list[str]) -> None:
         """These requests are about to leave, as they were aborted; `tell_aborted` follows."""
@@ -138,15 +129,8 @@ class DecisionLog:
             self.steps[-1].setdefault("aborted", []).extend(self._aborted)
         self._queue, self._aborted = None, []
 
-    def known(self, num_free_blocks: int, left: list[RequestState]) -> None:
-        """The results of the last step are there, and no step is planned behind it."""
-        self._ended(num_free_blocks, left)
-
-    def rests(self, state: ReplicaState) -> None:
-        """Nothing is planned after the last step: its results are all there."""
-        self._ended(state.blocks.num_free, [])
-
-    def _ended(self, num_free_blocks: int, left: list[RequestState]) -> None:
+    def known(self, num_free_blocks: int, left: Sequence[RequestState] = ()) -> None:
+        """The results of the last step are there: these requests left with them."""
         self._open["finished"] = [live.request_id for live in left]
         self._open["num_free_blocks_end"] = num_free_blocks
         self._open = {}

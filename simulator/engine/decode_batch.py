@@ -28,22 +28,9 @@ class DecodeBatch:
     """Requests that decode together, and the gaps between their tokens."""
 
     __slots__ = (
-        "_due",
-        "_entries",
-        "_finishing",
-        "_fresh",
-        "_last_end_s",
-        "_overrun",
-        "_phases",
-        "block_size",
-        "clock",
-        "context",
-        "context_stats",
-        "held",
-        "members",
-        "meter",
-        "size",
-    )
+        "_due", "_entries", "_finishing", "_fresh", "_last_end_s", "_overrun", "_phases", "block_size", "clock",
+        "context", "context_stats", "held", "members", "meter", "size",
+    )  # fmt: skip
 
     def __init__(self, block_size: int) -> None:
         self.clock = DecodeClock(block_size)

@@ -27,23 +27,9 @@ class InFlight:
     """
 
     __slots__ = (
-        "decode_seqs",
-        "ends_s",
-        "held",
-        "is_odd",
-        "is_run",
-        "is_wait",
-        "plan",
-        "preempted_before",
-        "prefill",
-        "shape",
-        "start_s",
-        "state",
-        "swapped_in_blocks",
-        "swapped_out_blocks",
-        "until_arrival",
-        "waiting",
-    )
+        "decode_seqs", "ends_s", "held", "is_odd", "is_run", "is_wait", "plan", "preempted_before", "prefill",
+        "shape", "start_s", "state", "swapped_in_blocks", "swapped_out_blocks", "until_arrival", "waiting",
+    )  # fmt: skip
 
     def __init__(
         self, state: ReplicaState, plan: StepPlan, start_s: float, shape: StepShape, decode_seqs: int, waiting: int

@@ -21,17 +21,8 @@ class Intake:
     """
 
     __slots__ = (
-        "_ahead",
-        "_clock",
-        "_decision",
-        "_ends",
-        "_not_before_s",
-        "_pause",
-        "_replica",
-        "_step",
-        "_until_s",
-        "due_s",
-    )
+        "_ahead", "_clock", "_decision", "_ends", "_not_before_s", "_pause", "_replica", "_step", "_until_s", "due_s",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock, replica: Replica) -> None:
         self._clock = clock
@@ -65,9 +56,8 @@ class Intake:
         The engine sees it when it looks next: at the end of the step in execution, before that step's tokens exist;
         with asynchronous scheduling, when the results of the step before arrive.
         """
-        if not self._replica.aborts.ask(row):
-            return
-        self.wake()
+        if self._replica.aborts.ask(row):
+            self.wake()
 
     def wake(self) -> None:
         """Something has changed that is looked at between two steps."""

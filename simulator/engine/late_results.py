@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.engine.completion import Completion, place
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.state import ReplicaState
 from simulator.plan import StepPlan
@@ -33,12 +32,11 @@ class LateResults:
     `decode_ends_s` are the ends of the last decode steps, the running one included: four or more where there were.
     """
 
-    __slots__ = ("_completion", "_decisions", "_done", "_state", "decode_ends_s", "end_s")
+    __slots__ = ("_completion", "_done", "_state", "decode_ends_s", "end_s")
 
-    def __init__(self, state: ReplicaState, completion: Completion, decisions: DecisionLog | None) -> None:
+    def __init__(self, state: ReplicaState, completion: Completion) -> None:
         self._state = state
         self._completion = completion
-        self._decisions = decisions
         self._done = _NONE
         self.end_s = 0.0
         self.decode_ends_s: list[float] = []
@@ -53,8 +51,8 @@ class LateResults:
         late = bool(self._done)
         if step is None:
             if not (state.running or state.waiting) or not (end_s > now_s or late):
-                if self._decisions is not None:
-                    self._decisions.rests(state)
+                if self._completion.decisions is not None:
+                    self._completion.decisions.known(state.blocks.num_free)
                 return None
             step = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, 0, len(state.waiting))
         if end_s > now_s:
@@ -74,8 +72,8 @@ class LateResults:
         if len(done) > 1:
             done.sort(key=place)
         left = self._finish_previous(done, step.ends_s[-1])
-        if self._decisions is not None:
-            self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
+        if self._completion.decisions is not None:
+            self._completion.decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         return len(state.running) < running
 
     def _note_ends(self, step: InFlight) -> None:

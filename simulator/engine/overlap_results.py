@@ -13,7 +13,6 @@ it runs, and then takes in that one's results. It differs from vLLM's asynchrono
 from __future__ import annotations
 
 from simulator.engine.completion import Completion, place
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
@@ -31,8 +30,8 @@ class OverlapResults(LateResults):
 
     __slots__ = ("_results", "_unseen")
 
-    def __init__(self, state: ReplicaState, completion: Completion, decisions: DecisionLog | None) -> None:
-        super().__init__(state, completion, decisions)
+    def __init__(self, state: ReplicaState, completion: Completion) -> None:
+        super().__init__(state, completion)
         assert state.unseen is not None
         self._unseen: Unseen = state.unseen
         self._results = _NONE
@@ -43,8 +42,8 @@ class OverlapResults(LateResults):
         end_s = self.end_s
         if step is None:
             if not (end_s > now_s or self._results):
-                if self._decisions is not None:
-                    self._decisions.rests(self._state)
+                if self._completion.decisions is not None:
+                    self._completion.decisions.known(self._state.blocks.num_free)
                 return None
             step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, 0, 0)
             step.is_wait = True
@@ -65,11 +64,11 @@ class OverlapResults(LateResults):
         free = state.blocks.num_free
         self._note_ends(step)
         left = self._take_in() if self._results else _NONE
-        if self._decisions is not None:
+        if self._completion.decisions is not None:
             if step.is_wait:
-                self._decisions.known(state.blocks.num_free, left)
+                self._completion.decisions.known(state.blocks.num_free, left)
             else:
-                self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
+                self._completion.decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         unseen = self._unseen
         unseen.decodes = step.decode_seqs > 0
         self.end_s = unseen.end_s = step.ends_s[-1]

@@ -83,12 +83,12 @@ class Replica:
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.first_tokens: FirstTokens | None = None  # told of each, where clients see them later than the engine
         self.progress = Progress(state)
-        self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
+        self._completion = Completion(index, state, recorder, decisions, max_queued_requests, on_end)
         self.has_listener = on_end is not None
         overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults
-        self.late = results(state, self._completion, decisions) if overlaps else None
-        self.aborts = Aborts(state, self._completion, self.late, records, decisions)
+        self.late = results(state, self._completion) if overlaps else None
+        self.aborts = Aborts(state, self._completion, self.late)
         self._gone = self.aborts.pending
         self._overlaps = overlaps
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled

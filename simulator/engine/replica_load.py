@@ -15,16 +15,9 @@ class ReplicaLoad:
     """
 
     __slots__ = (
-        "_cached_tokens",
-        "_running",
-        "_used_blocks",
-        "_waiting",
-        "expected",
-        "group",
-        "index",
-        "max_num_seqs",
+        "_cached_tokens", "_running", "_used_blocks", "_waiting", "expected", "group", "index", "max_num_seqs",
         "num_blocks",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, index: int, group: str, state: ReplicaState, cached_tokens: Callable[[ArrivingRequest], int]

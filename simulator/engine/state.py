@@ -116,7 +116,7 @@ class ReplicaState:
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
         self.late_frees = LateFrees(self.traits.frees_late)
         self.requeues = records.requeues
-        self._records = records
+        self.records = records
         self.has_block_ids = blocks.by_id is not None
         # Whether running requests take their blocks one after the other: who takes which matters, or who enters first.
         self.orders_blocks = self.has_block_ids
@@ -136,7 +136,7 @@ class ReplicaState:
         """The error for a plan that cannot be carried out, which `what` says of "plan"."""
         policy = type(self.policy)
         file = sys.modules[policy.__module__].__file__ if policy.__module__.startswith(USER_MODULE) else None
-        step, now_s = self._records.num_steps, self._clock.now
+        step, now_s = self.records.num_steps, self._clock.now
         return PolicyError(f"{policy.__name__} at step {step:,} ({round(now_s, 6)} s): plan {what}", file=file)
 
     def tokens_left(self, live: RequestState) -> int:
@@ -208,7 +208,7 @@ class ReplicaState:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""
         if self.unseen is None or not self.unseen.drop(live):
             return 0, live.last_token_s
-        gaps = self._records.late_gaps if self.traits.streams else None
+        gaps = self.records.late_gaps if self.traits.streams else None
         return take_back(live, self.unseen.end_s, self.unseen.decode_ends_s, self.batch, gaps, late=True)
 
     def forget_preemption(self, live: RequestState, now_s: float) -> None:

@@ -26,31 +26,11 @@ class ReplicaView:
     """See `simulator.plan.View` for the meaning of the members; a `Viewer` sets them before each plan."""
 
     __slots__ = (
-        "_clock",
-        "admitted_tick",
-        "block_size",
-        "blocks_freed",
-        "caches_prefixes",
-        "decode_blocks_needed",
-        "decoding_last_first",
-        "known_outputs",
-        "late_blocks",
-        "note",
-        "now_s",
-        "num_blocks",
-        "num_decoding",
-        "num_free_blocks",
-        "num_free_host_blocks",
-        "num_swapped",
-        "prefilling",
-        "prefix_hits",
-        "prefix_matches",
-        "recompute_s",
-        "running",
-        "step_tokens",
-        "swap_s",
-        "waiting",
-    )
+        "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
+        "decoding_last_first", "known_outputs", "late_blocks", "note", "now_s", "num_blocks", "num_decoding",
+        "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits", "prefix_matches",
+        "recompute_s", "running", "step_tokens", "swap_s", "waiting",
+    )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
         self.waiting = cast("WaitingView", state.waiting)
@@ -92,16 +72,9 @@ class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
     __slots__ = (
-        "_decodes_now",
-        "_frees_late",
-        "_host",
-        "_num_admitted",
-        "_order_at",
-        "_outlook",
-        "_scheduled",
-        "_state",
+        "_decodes_now", "_frees_late", "_host", "_num_admitted", "_order_at", "_outlook", "_scheduled", "_state",
         "view",
-    )
+    )  # fmt: skip
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state

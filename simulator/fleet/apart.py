@@ -1,4 +1,4 @@
-"""Fleets whose replicas can be simulated apart from one another, and what keeps others together."""
+"""Fleets whose replicas are simulated independently of one another, and the reasons why others cannot be."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from simulator.workload import Workload
 class Workers(Protocol):
     """Worker processes, each of which advances some of a fleet's replicas."""
 
-    def place(self, fleet: Fleet) -> ReplicaHost:
-        """Where replicas like those of `fleet` are advanced; `finish` gives it what there is to record."""
+    def host_of(self, fleet: Fleet) -> ReplicaHost:
+        """The host that advances replicas like those of `fleet`; `finish` gives the fleet what there is to record."""
 
 
 def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router) -> str | None:
-    """The reason why the replicas of a fleet depend on each other, apart from the router's look at loads; None: none.
+    """The reason, in words, why the replicas of a fleet depend on each other; None where they do not.
 
-    The answer is in words for a person.
+    That the router may look at their loads is not counted here: see `looks_at_every_arrival`.
     """
     if sum(group.replicas for group in groups) == 1:
         return "it has one replica"
@@ -44,19 +44,19 @@ def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Route
     return None
 
 
-def looks_always(router: Router, signal_interval_s: float) -> bool:
-    """True if the router reads the current loads at every arrival."""
+def looks_at_every_arrival(router: Router, signal_interval_s: float) -> bool:
+    """True if the router reads the current loads at every arrival, and not at intervals."""
     return RouterFeatures.of(router).reads_loads and signal_interval_s == 0
 
 
-def serve_apart(
-    requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, place: ReplicaHost
+def serve_independently(
+    requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, host: ReplicaHost
 ) -> None:
-    """Serve all requests by replicas that `place` advances apart from one another; the router does not always look."""
+    """Serve all requests by replicas that `host` advances independently; the router does not look at every arrival."""
     if RouterFeatures.of(router).reads_loads:
         signals = Signals(fleet.loads)
         dispatch = Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
-        serve_by_looks(requests, dispatch.choose, place, signals.show, signal_interval_s)
+        serve_by_looks(requests, dispatch.choose, host, signals.show, signal_interval_s)
     else:
         dispatch = Dispatch(router, Replicas(fleet.loads), fleet.intakes)
-        serve_unseen(requests, dispatch.choose, place, len(fleet.replicas))
+        serve_unseen(requests, dispatch.choose, host, len(fleet.replicas))

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from simulator.engine.data_parallel import GroupCost
 from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
-from simulator.timing.cost import CostModel
+from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor, Predicted
 
 Role = Literal["both", "prefill", "decode"]

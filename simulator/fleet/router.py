@@ -53,8 +53,7 @@ class RouterFeatures:
         return replace(found, **unsaid)
 
 
-_UNSAID = {"reads_loads": True, "takes_fewest": False}
-"""The promises, and what holds where they are not made."""
+_UNSAID = {"reads_loads": True, "takes_fewest": False}  # the promises, and what holds where they are not made
 
 
 def _first_with(name: str, classes: tuple[type, ...]) -> type:

@@ -62,18 +62,18 @@ class Shard:
         recorder = Recorder(sum(group.replicas for group in groups))
         first_tokens = FirstTokens(front_end)
         self._fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
-        self._place = LocalReplicas(self._fleet, numbers)
+        self._host = LocalReplicas(self._fleet, numbers)
 
     def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> ShardReport:
         """Let the requests of these rows arrive at these replicas, and let happen all that comes before `until_s`."""
         self._give(rows, numbers)
-        self._place.advance(until_s)
-        return ShardReport(self._fleet.recorder.ended, list(self._place.look()))
+        self._host.advance(until_s)
+        return ShardReport(self._fleet.recorder.ended, list(self._host.look()))
 
     def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> ShardResults:
         """Likewise, but all there is, and give away what there is to record."""
         self._give(rows, numbers)
-        self._place.finish()
+        self._host.finish()
         self._fleet.abandon()
         logs = self._fleet.logs
         decisions = None if logs is None else [logs[number].steps for number in self._numbers]
@@ -82,8 +82,8 @@ class Shard:
     @property
     def broken_s(self) -> float:
         """When a replica broke, in the time of the simulation."""
-        return self._place.broken_s
+        return self._host.broken_s
 
     def _give(self, rows: Sequence[int], numbers: Sequence[int]) -> None:
         for request, number in zip(self._workload.requests_of(rows), numbers, strict=True):
-            self._place.give(request, number)
+            self._host.give(request, number)

@@ -1,4 +1,4 @@
-"""Replicas apart: each on a clock of its own, from one window to the next.
+"""Replicas simulated independently: each on a clock of its own, from one window to the next.
 
 Between two looks of the router at its signals nothing passes from one replica to another but the requests, and what
 these are and where they go is known when the window begins (a conservative window; R. M. Fujimoto, Parallel Discrete
@@ -88,21 +88,21 @@ class LocalReplicas:
 
 
 def serve_unseen(
-    requests: Iterable[Request], choose: Callable[[Request], int], place: ReplicaHost, replicas: int
+    requests: Iterable[Request], choose: Callable[[Request], int], host: ReplicaHost, replicas: int
 ) -> None:
     """Serve requests, in order of arrival, that a router sends without a look at any replica."""
     coming = iter(requests)
     while window := list(islice(coming, max(_FEWEST, _PER_REPLICA * replicas))):
         for request in window:
-            place.give(request, _chosen(request, choose, place))
-        place.advance(window[-1].arrival_s)
-    place.finish()
+            host.give(request, _chosen(request, choose, host))
+        host.advance(window[-1].arrival_s)
+    host.finish()
 
 
 def serve_by_looks(
     requests: Iterable[Request],
     choose: Callable[[Request], int],
-    place: ReplicaHost,
+    host: ReplicaHost,
     show: Callable[[Iterable[Signal]], None],
     interval_s: float,
 ) -> None:
@@ -117,17 +117,17 @@ def serve_by_looks(
             while (ticks + 1) * interval_s <= request.arrival_s:
                 ticks += 1
             next_s = (ticks + 1) * interval_s
-            place.advance(ticks * interval_s)
-            show(place.look())
-        place.give(request, _chosen(request, choose, place))
-    place.finish()
+            host.advance(ticks * interval_s)
+            show(host.look())
+        host.give(request, _chosen(request, choose, host))
+    host.finish()
 
 
-def _chosen(request: Request, choose: Callable[[Request], int], place: ReplicaHost) -> int:
+def _chosen(request: Request, choose: Callable[[Request], int], host: ReplicaHost) -> int:
     """The router's choice. Where it breaks, what breaks earlier in time is raised instead."""
     try:
         return choose(request)
     except Exception:
-        place.advance(request.arrival_s)
-        place.look()
+        host.advance(request.arrival_s)
+        host.look()
         raise

@@ -11,8 +11,7 @@ from simulator.parameters import MISSING, parameters_of
 
 _Value = TypeVar("_Value")
 
-CHANGED = " (changed)"
-"""Ends the name of a GPU or model that a mapping alters."""
+CHANGED = " (changed)"  # ends the name of a GPU or model that a mapping alters
 
 
 def check_choice(name: str, allowed: Iterable[str], what: str) -> str:

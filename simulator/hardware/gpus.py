@@ -127,8 +127,7 @@ GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 """The built-in GPUs by name, in the order in which they are listed."""
 
 
-REQUIRED = ("memory_gib", "bandwidth_gb_s", "bf16_tflops")
-"""The figures that a mapping without a `base` must give."""
+REQUIRED = ("memory_gib", "bandwidth_gb_s", "bf16_tflops")  # the figures that a mapping without a `base` must give
 
 
 def find_gpu(name: str) -> Gpu:

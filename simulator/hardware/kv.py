@@ -9,8 +9,9 @@ server's own count is known, give it as `num_gpu_blocks`: an error of the estima
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
@@ -91,59 +92,82 @@ def activation_bytes(model: Model, tensor_parallel: int, max_num_batched_tokens:
     return max(layer, rows * model.vocab * BYTES_PER_LOGIT)
 
 
-def memory_budget(
-    model: Model,
-    gpu: Gpu,
-    tensor_parallel: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    max_num_batched_tokens: int = 2048,
-) -> MemoryBudget:
-    """The split of each GPU's memory; InputError where `tensor_parallel` does not fit the model's heads."""
-    if not 0 < gpu_memory_utilization <= 1:
-        raise InputError(f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}")
-    if max_num_batched_tokens < 1:
-        raise InputError(f"max_num_batched_tokens must be at least 1, not {max_num_batched_tokens}")
-    other = OTHER_GIB + (COLLECTIVES_GIB if tensor_parallel > 1 else 0.0)
-    return MemoryBudget(
-        budget=int(gpu_memory_utilization * gpu.memory_bytes),
-        weights=model.weight_bytes(tensor_parallel),
-        activations=activation_bytes(model, tensor_parallel, max_num_batched_tokens),
-        other=round(other * GIB),
-    )
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """A model on `tensor_parallel` GPUs, and a server's settings that decide how much KV cache fits beside it.
 
-
-def kv_cache(
-    model: Model,
-    gpu: Gpu,
-    tensor_parallel: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    block_size: int = 16,
-    max_num_batched_tokens: int = 2048,
-    swap_space_gib: float = 0.0,
-    num_gpu_blocks: int | None = None,
-) -> KVCache:
-    """The KV cache of one replica of `model` on `tensor_parallel` GPUs.
-
-    `num_gpu_blocks`, as a real server printed it, replaces the arithmetic. `swap_space_gib` of host memory per GPU
-    becomes host blocks. InputError where the model does not fit (with the tensor_parallel that would do), and on
-    values out of range.
+    InputError for a value out of range; where `tensor_parallel` does not fit the model's heads, once memory is asked
+    for.
     """
-    if block_size < 1:
-        raise InputError(f"block_size must be at least 1, not {block_size}")
-    if swap_space_gib < 0:
-        raise InputError(f"swap_space_gib must not be negative, but is {swap_space_gib}")
-    bytes_per_block = block_size * model.kv_bytes_per_token(tensor_parallel)
-    if num_gpu_blocks is None:
-        split = memory_budget(model, gpu, tensor_parallel, gpu_memory_utilization, max_num_batched_tokens)
-        num_gpu_blocks = split.kv // bytes_per_block
-        if num_gpu_blocks < 2:
-            raise _does_not_fit(model, gpu, tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens)
-    elif num_gpu_blocks < 2:
-        raise InputError(
-            f"num_gpu_blocks must be at least 2, not {num_gpu_blocks}",
-            hint="it is vLLM's own count, of which one, the null block, holds nothing",
+
+    model: Model
+    gpu: Gpu
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float = 0.9
+    block_size: int = 16
+    max_num_batched_tokens: int = 2048
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise InputError(f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}")
+        for name in ("block_size", "max_num_batched_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of a block on each GPU."""
+        return self.block_size * self.model.kv_bytes_per_token(self.tensor_parallel)
+
+    def budget(self) -> MemoryBudget:
+        """The split of each GPU's memory."""
+        other = OTHER_GIB + (COLLECTIVES_GIB if self.tensor_parallel > 1 else 0.0)
+        return MemoryBudget(
+            budget=int(self.gpu_memory_utilization * self.gpu.memory_bytes),
+            weights=self.model.weight_bytes(self.tensor_parallel),
+            activations=activation_bytes(self.model, self.tensor_parallel, self.max_num_batched_tokens),
+            other=round(other * GIB),
         )
-    return KVCache(num_gpu_blocks, block_size, int(swap_space_gib * GIB) // bytes_per_block, bytes_per_block)
+
+    def kv_cache(self, swap_space_gib: float = 0.0, num_gpu_blocks: int | None = None) -> KVCache:
+        """The KV cache of one replica.
+
+        `num_gpu_blocks`, as a real server printed it, replaces the arithmetic. `swap_space_gib` of host memory per GPU
+        becomes host blocks. InputError where the model does not fit (with the tensor_parallel that would do).
+        """
+        if swap_space_gib < 0:
+            raise InputError(f"swap_space_gib must not be negative, but is {swap_space_gib}")
+        bytes_per_block = self.bytes_per_block
+        if num_gpu_blocks is None:
+            num_gpu_blocks = self.budget().kv // bytes_per_block
+            if num_gpu_blocks < 2:
+                raise self._does_not_fit()
+        elif num_gpu_blocks < 2:
+            raise InputError(
+                f"num_gpu_blocks must be at least 2, not {num_gpu_blocks}",
+                hint="it is vLLM's own count, of which one, the null block, holds nothing",
+            )
+        host_blocks = int(swap_space_gib * GIB) // bytes_per_block
+        return KVCache(num_gpu_blocks, self.block_size, host_blocks, bytes_per_block)
+
+    def _does_not_fit(self) -> InputError:
+        """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""
+        model, gpu, split = self.model, self.gpu, self.budget()
+        share = f"{split.budget / GIB:.1f} GiB ({self.gpu_memory_utilization:g} x {gpu.memory_gib:.1f}) for the server"
+        weights = f"{split.weights / GIB:.1f} GiB"
+        if split.weights >= split.budget:
+            each = f"each of {self.tensor_parallel} GPU(s)"
+            message = f"{model.name} needs {weights} of weights on {each}, {gpu.name} has {share}"
+        else:
+            message = (
+                f"no room for KV cache: of {gpu.name}'s {share}, {model.name} takes {weights} for weights, "
+                f"{split.activations / GIB:.1f} for activations and {split.other / GIB:.1f} for graphs and other"
+            )
+        for choice in model.tensor_parallel_choices():
+            larger = replace(self, tensor_parallel=choice)
+            if choice > self.tensor_parallel and larger.budget().kv >= 2 * larger.bytes_per_block:
+                return InputError(message, hint=f"use tensor_parallel >= {choice}")
+        return InputError(message, hint="no tensor_parallel makes it fit: take a GPU with more memory")
 
 
 def swap_s_per_block(kv: KVCache, gpu: Gpu) -> float:
@@ -158,74 +182,44 @@ def how_many_fit(kv: KVCache, context_tokens: int) -> int:
     return kv.usable // -(-context_tokens // kv.block_size)
 
 
-class KVFigures(TypedDict):
-    """The figures of `batchlab kv`. Bytes and GiB are per GPU; `requests_that_fit` maps a context length to a count."""
-
-    model: str
-    gpu: str
-    tensor_parallel: int
-    parameters: int
-    gpu_memory_gib: float
-    gpu_memory_utilization: float
-    max_num_batched_tokens: int
-    budget_gib: float
-    weights_gib: float
-    activations_gib: float
-    other_gib: float
-    kv_gib: float
-    kv_bytes_per_token: int
-    block_size: int
-    num_gpu_blocks: int
-    kv_tokens: int
-    requests_that_fit: dict[int, int]
-
-
-def kv_figures(
-    model: Model,
-    gpu: Gpu,
-    tensor_parallel: int = 1,
-    context_tokens: int | None = None,
-    gpu_memory_utilization: float = 0.9,
-    block_size: int = 16,
-    max_num_batched_tokens: int = 2048,
-) -> KVFigures:
-    """The KV arithmetic of a model on a GPU as plain values.
+def kv_figures(of: MemorySettings, context_tokens: int | None = None) -> dict[str, Any]:
+    """The figures of `batchlab kv`. Bytes and GiB are per GPU; `requests_that_fit` maps a context length to a count.
 
     Without `context_tokens`, requests are counted for powers of two up to the model's longest context. InputError as
-    `kv_cache`, and for a context that the model does not have.
+    `MemorySettings.kv_cache`, and for a context that the model does not have.
     """
+    model = of.model
     if context_tokens is not None and context_tokens > model.max_model_len:
         raise InputError(
             f"context {context_tokens} is longer than {model.name} can read",
             hint=f"max_model_len is {model.max_model_len} tokens",
         )
-    kv = kv_cache(model, gpu, tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens)
-    split = memory_budget(model, gpu, tensor_parallel, gpu_memory_utilization, max_num_batched_tokens)
+    kv, split = of.kv_cache(), of.budget()
     contexts = [c for c in TABLE_CONTEXTS if c <= model.max_model_len] or [model.max_model_len]
     if context_tokens is not None:
         contexts = [context_tokens]
-    return KVFigures(
-        model=model.name,
-        gpu=gpu.name,
-        tensor_parallel=tensor_parallel,
-        parameters=model.num_parameters,
-        gpu_memory_gib=gpu.memory_gib,
-        gpu_memory_utilization=gpu_memory_utilization,
-        max_num_batched_tokens=max_num_batched_tokens,
-        budget_gib=split.budget / GIB,
-        weights_gib=split.weights / GIB,
-        activations_gib=split.activations / GIB,
-        other_gib=split.other / GIB,
-        kv_gib=kv.num_gpu_blocks * kv.bytes_per_block / GIB,
-        kv_bytes_per_token=model.kv_bytes_per_token(tensor_parallel),
-        block_size=block_size,
-        num_gpu_blocks=kv.num_gpu_blocks,
-        kv_tokens=kv.tokens,
-        requests_that_fit={context: how_many_fit(kv, context) for context in contexts},
-    )
+    return {
+        "model": model.name,
+        "gpu": of.gpu.name,
+        "tensor_parallel": of.tensor_parallel,
+        "parameters": model.num_parameters,
+        "gpu_memory_gib": of.gpu.memory_gib,
+        "gpu_memory_utilization": of.gpu_memory_utilization,
+        "max_num_batched_tokens": of.max_num_batched_tokens,
+        "budget_gib": split.budget / GIB,
+        "weights_gib": split.weights / GIB,
+        "activations_gib": split.activations / GIB,
+        "other_gib": split.other / GIB,
+        "kv_gib": kv.num_gpu_blocks * kv.bytes_per_block / GIB,
+        "kv_bytes_per_token": model.kv_bytes_per_token(of.tensor_parallel),
+        "block_size": of.block_size,
+        "num_gpu_blocks": kv.num_gpu_blocks,
+        "kv_tokens": kv.tokens,
+        "requests_that_fit": {context: how_many_fit(kv, context) for context in contexts},
+    }
 
 
-def kv_table(figures: KVFigures) -> str:
+def kv_table(figures: Mapping[str, Any]) -> str:
     """`kv_figures` as text for a terminal, without a final newline."""
     gpus = f"{figures['tensor_parallel']} x {figures['gpu']}" if figures["tensor_parallel"] > 1 else figures["gpu"]
     rows = [
@@ -248,32 +242,3 @@ def kv_table(figures: KVFigures) -> str:
     lines += ["", "requests that fit at the same time", f"  {'context':>12} {'requests':>12}"]
     lines += [f"  {context:>12,} {count:>12,}" for context, count in figures["requests_that_fit"].items()]
     return "\n".join(lines)
-
-
-def _does_not_fit(
-    model: Model,
-    gpu: Gpu,
-    tensor_parallel: int,
-    gpu_memory_utilization: float,
-    block_size: int,
-    max_num_batched_tokens: int,
-) -> InputError:
-    """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""
-    split = memory_budget(model, gpu, tensor_parallel, gpu_memory_utilization, max_num_batched_tokens)
-    share = f"{split.budget / GIB:.1f} GiB ({gpu_memory_utilization:g} x {gpu.memory_gib:.1f}) for the server"
-    if split.weights >= split.budget:
-        message = (
-            f"{model.name} needs {split.weights / GIB:.1f} GiB of weights on each of {tensor_parallel} GPU(s), "
-            f"{gpu.name} has {share}"
-        )
-    else:
-        message = (
-            f"no room for KV cache: of {gpu.name}'s {share}, {model.name} takes {split.weights / GIB:.1f} GiB for "
-            f"weights, {split.activations / GIB:.1f} for activations and {split.other / GIB:.1f} for graphs and other"
-        )
-    for choice in model.tensor_parallel_choices():
-        if choice > tensor_parallel:
-            smaller = memory_budget(model, gpu, choice, gpu_memory_utilization, max_num_batched_tokens)
-            if smaller.kv >= 2 * block_size * model.kv_bytes_per_token(choice):
-                return InputError(message, hint=f"use tensor_parallel >= {choice}")
-    return InputError(message, hint="no tensor_parallel makes it fit: take a GPU with more memory")

@@ -302,12 +302,16 @@ MODELS: dict[str, Model] = {model.name: model for model in _TABLE.values()}
 HUGGING_FACE: Mapping[str, str] = {model.name: name for name, model in _TABLE.items()}
 """The Hugging Face name of each built-in model, which servers take."""
 
+SAME_DIMENSIONS: Mapping[str, str] = {
+    "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b", "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3.1-8b",
+    "meta-llama/Meta-Llama-3-70B-Instruct": "llama-3.1-70b", "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3", "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b",
+}  # fmt: skip
+"""Other models with the dimensions of a built-in one: by their config.json they differ in weights and context alone."""
 
-NVFP4_BYTES = 0.5625
-"""Bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights."""
 
-FEWEST_WEIGHT_BYTES = 0.1
-"""Weights of a bit have 0.125 bytes."""
+NVFP4_BYTES = 0.5625  # bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights
+FEWEST_WEIGHT_BYTES = 0.1  # weights of a bit have 0.125 bytes
 
 REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
 """The dimensions that a mapping without a `base` must give."""

@@ -24,8 +24,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.models import NVFP4_BYTES
 
-PLAIN: Mapping[str, object] = {"dtype_bytes": 2}
-"""vLLM loads float32 weights as 16 bits."""
+PLAIN: Mapping[str, object] = {"dtype_bytes": 2}  # vLLM loads float32 weights as 16 bits
 
 FP8: Mapping[str, object] = {"dtype_bytes": 1}
 FP8_BLOCK: Mapping[str, object] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}

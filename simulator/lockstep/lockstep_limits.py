@@ -7,10 +7,8 @@ from typing import Literal
 
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
 
-FEWEST = 8
-"""Steps that a regime must have to be judged by itself."""
-MOST_FLAGGED = 0.1
-"""Share of steps set aside (stalls, a drifting canary) beyond which the rest stands for nothing."""
+FEWEST = 8  # steps that a regime must have to be judged by itself
+MOST_FLAGGED = 0.1  # share of steps set aside (stalls, a drifting canary) beyond which the rest stands for nothing
 
 Outcome = Literal["within", "not within", "cannot tell"]
 

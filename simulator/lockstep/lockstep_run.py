@@ -119,19 +119,7 @@ def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[Compa
     """
     today = StepLog(case.make_predicted())
     case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
-    measured = [
-        DeviceStep(
-            step.device_digest,
-            step.device_s,
-            step.host_s,
-            step.canary,
-            step.flag != CANARY,
-            step.sm_mhz,
-            step.power_w,
-            step.control,
-        )
-        for step in recorded
-    ]
+    measured = [DeviceStep(step.device_digest, is_steady=step.flag != CANARY, **_measured(step)) for step in recorded]
     again = [DeviceStep(step.device_digest, step.again_s, nan) for step in recorded]
     return compare_steps(today.steps, measured, again, [step.clock_s for step in recorded])
 
@@ -191,18 +179,19 @@ def compare_steps(
             swapped_out_blocks=plan.swapped_out_blocks,
             swapped_in_blocks=plan.swapped_in_blocks,
             predicted_s=plan.seconds,
-            device_s=step.device_s,
-            host_s=step.host_s,
             again_s=other.device_s,
             clock_s=ticked_s,
-            canary=step.canary,
             flag=_flag(step, other),
-            sm_mhz=step.sm_mhz,
-            power_w=step.power_w,
-            control=step.control,
+            **_measured(step),
         )
         for plan, step, other, ticked_s in zip(planned, done, second, clock, strict=False)
     ]
+
+
+def _measured(step: DeviceStep | ComparedStep) -> dict[str, float]:
+    """The figures that a device's step has, and a compared one too, by name."""
+    names = ("device_s", "host_s", "canary", "sm_mhz", "power_w", "control")
+    return {name: getattr(step, name) for name in names}
 
 
 def _flag(one: DeviceStep, other: DeviceStep) -> str:

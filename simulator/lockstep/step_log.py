@@ -10,8 +10,7 @@ from simulator.request_state import FINISHED
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor, ExecutorTraits, Step
 
-HELD = -1
-"""Stands for the KV tokens of a finished request that computes on in its slot: their number means nothing."""
+HELD = -1  # stands for the KV tokens of a finished request that computes on in its slot: their number means nothing
 
 
 def digest(

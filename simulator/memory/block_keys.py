@@ -36,16 +36,7 @@ class BlockKeys:
     own: no other request has such a key.
     """
 
-    __slots__ = (
-        "_chains",
-        "_known",
-        "_request",
-        "_row",
-        "_size",
-        "_tokens",
-        "num_shared",
-        "tells_answer",
-    )
+    __slots__ = ("_chains", "_known", "_request", "_row", "_size", "_tokens", "num_shared", "tells_answer")
 
     def __init__(self, request: Request, block_size: int, chains: Chains) -> None:
         content = request.content

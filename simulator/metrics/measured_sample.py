@@ -11,7 +11,7 @@ from simulator.metrics.client_metrics import ServedRequests, Sessions, served, s
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.presence import Changes, changes, present_s
 from simulator.metrics.slo import Slo, meets_slo
-from simulator.metrics.usage import Usage, usage
+from simulator.metrics.usage import Usage, busy_by_replica, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
 from simulator.metrics.weighted import Distribution
 from simulator.metrics.window import Bools, Window
@@ -68,6 +68,14 @@ class Sample:
     def served_by_replica(self) -> Ints:
         """Prompt and generated tokens of the finished, one entry a replica."""
         return self._served(self.records.requests.replica, self.records.replicas)
+
+    @cached_property
+    def busy_by_replica(self) -> Floats:
+        """The share of its time that each replica is busy; of those that were there, and nothing for one alone."""
+        if self.records.replicas == 1:
+            return np.zeros(0)
+        shares = busy_by_replica(self.records, self.window)
+        return shares[~np.isnan(shares)]
 
     @cached_property
     def served_by_class(self) -> Ints:

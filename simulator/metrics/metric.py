@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from simulator.metrics.measured_sample import Sample
 
-Value = float | int | bool | None
-"""None stands for what is undefined."""
+Value = float | int | bool | None  # None stands for what is undefined
 
 FRACTION, FLAG, MS, REQUESTS = "fraction", "flag", "ms", "requests"
 

@@ -7,7 +7,7 @@ while: the percentiles of its latencies then are those of that while.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,10 +83,7 @@ def overload(
     if late < MIN_SHARE * len(times) or not late:
         return None
     worst = max(found, key=lambda each: each.late)
-    return Overload(
-        worst.from_s, worst.peak_s, worst.to_s, worst.peak, worst.arrival_rate, worst.service_rate, worst.late,
-        worst.longest_s, worst.limit_s, len(found), late, len(times),
-    )  # fmt: skip
+    return replace(worst, times=len(found), all_late=late)
 
 
 def _backlogs(waiting: Waits) -> list[tuple[float, float]]:

@@ -97,6 +97,18 @@ def preemptions(records: Records) -> StepFunction:
     return StepFunction(times, np.cumsum(counts).astype(np.float64), run_end_s(records))
 
 
+def replicas_there(records: Records) -> StepFunction | None:
+    """The number of replicas, starting and draining ones included; None where it does not change."""
+    lives = records.lives
+    if lives is None:
+        return None
+    ends = lives.end_s[~np.isnan(lives.end_s)]
+    times = np.unique(np.concatenate((lives.start_s, ends)))
+    begun = np.searchsorted(np.sort(lives.start_s), times, side="right")
+    ended = np.searchsorted(np.sort(ends), times, side="right")
+    return StepFunction(times, (begun - ended).astype(np.float64), run_end_s(records))
+
+
 def downsample(
     series: StepFunction | Points, points: int, start_s: float | None = None, end_s: float | None = None
 ) -> Buckets:

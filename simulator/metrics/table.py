@@ -229,7 +229,7 @@ _TABLE = (
         _slo_attainment, better=1, remark="rejected, unfinished and aborted requests count as misses", by_class=True,
     ),
     Metric(
-        "balance_cv", "imbalance", "",
+        "balance_cv", "token imbalance", "",
         "standard deviation / mean, over replicas, of the tokens served (input and output of completed requests)",
         lambda s: variation(s.served_by_replica), better=-1, remark="0 where all replicas serve the same",
     ),
@@ -240,6 +240,15 @@ _TABLE = (
     Metric(
         "balance_jain", "replicas' Jain index", FRACTION, "Jain's index of the tokens served by each replica",
         lambda s: jain(s.served_by_replica), better=1,
+    ),
+    Metric(
+        "least_busy_fraction", "least busy", FRACTION, "busy_fraction of the replica where it is least",
+        lambda s: float(s.busy_by_replica.min()) if len(s.busy_by_replica) else None,
+        remark="where there are several replicas",
+    ),
+    Metric(
+        "most_busy_fraction", "most busy", FRACTION, "busy_fraction of the replica where it is most",
+        lambda s: float(s.busy_by_replica.max()) if len(s.busy_by_replica) else None,
     ),
     Metric(
         "fairness_jain", "classes' Jain index", FRACTION, "Jain's index of the tokens served to each class",

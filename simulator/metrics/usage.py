@@ -72,6 +72,17 @@ def usage(records: Records, window: Window) -> Usage:
     )
 
 
+def busy_by_replica(records: Records, window: Window) -> Floats:
+    """The share of its time that each replica has a step in flight; NaN for one that was not there."""
+    rows, busy_s = records.rows, np.zeros(records.replicas)
+    for some in stretches(len(rows.repeat)):
+        seconds = _clipped(rows.start_s[some], rows.end_s[some], window)
+        busy_s += np.bincount(rows.replica[some], seconds, records.replicas)
+    there_s = present_s(records, window)
+    shares: Floats = np.divide(busy_s, there_s, out=np.full(len(there_s), np.nan), where=there_s > 0)
+    return np.minimum(shares, 1.0)
+
+
 class _StepTotals(NamedTuple):
     """Counts of the steps in a window, added up over these."""
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 PREFIX = "vllm:"
 LABELS = ("model_name", "engine")
-REASONS = ("stop", "length", "abort")
-"""Why an answer ended: the label `finished_reason` of `request_success`."""
+REASONS = ("stop", "length", "abort")  # why an answer ended: the label `finished_reason` of `request_success`
 
 GAUGES: Mapping[str, str] = {
     "num_requests_running": "Number of requests in model execution batches.",
@@ -29,8 +28,7 @@ COUNTERS: Mapping[str, str] = {
 }
 SUCCESS = "request_success", "Count of successfully processed requests."
 REJECTIONS = "admission_rejections", "Number of admission attempts rejected by a queue limit, by reason."
-QUEUE_LIMIT = "max_num_queued_reqs"
-"""The label `reason` of a request that found the queue full."""
+QUEUE_LIMIT = "max_num_queued_reqs"  # the label `reason` of a request that found the queue full
 
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _TTFT = (

@@ -70,7 +70,7 @@ class Waits:
 
 def waits(records: Records, only: Bools | None = None) -> Waits:
     """The stretches of waiting of all requests, or of those that `only` (one entry a request) names."""
-    queue_from, queue_to = _first_waits(records)
+    queue_from, queue_to = first_waits(records)
     again_from, again_to = _requeue_waits(records)
     if only is not None:
         queue_from, queue_to = queue_from[only], queue_to[only]
@@ -86,7 +86,8 @@ def waits(records: Records, only: Bools | None = None) -> Waits:
     return found
 
 
-def _first_waits(records: Records) -> tuple[Floats, Floats]:
+def first_waits(records: Records) -> tuple[Floats, Floats]:
+    """When each request came, and when it was first scheduled or left unscheduled (s); NaN where it was rejected."""
     requests = records.requests
     unscheduled = np.flatnonzero(np.isnan(requests.scheduled_s) & (requests.status != Status.REJECTED))
     return requests.arrival_s, _with(requests.scheduled_s, unscheduled, _left_s(records, unscheduled))
@@ -132,7 +133,7 @@ def starvation(records: Records, only: Bools | None = None) -> Starvation:
     """The worst cases among all requests, or among those that `only` names."""
     requests = records.requests
     counts = np.ones(len(requests.row), dtype=np.bool_) if only is None else only
-    queue_from, queue_to = _first_waits(records)
+    queue_from, queue_to = first_waits(records)
     waited_s = np.where(counts, queue_to - queue_from, 0.0)
     again_from, again_to = _requeue_waits(records)
     again_s = np.where(counts[records.requeues.row], again_to - again_from, 0.0)

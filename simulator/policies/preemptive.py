@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import takewhile
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import VICTIMS, Victim
-from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
+from simulator.policies.parts.vllm_server import LIKE_VLLM, VLLM_SERVE
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -140,4 +139,13 @@ SYSTEM = System(
     preemption="recompute, swap, `auto` (whichever is predicted cheaper), or `pause` for want of a slot",
 )
 STYLE = ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6)))
-SERVER = replace(LIKE_VLLM, command=partial(vllm_serve, priority=True))
+
+
+def _remarks(policy: Preemptive, values: Mapping[str, object]) -> Sequence[str]:
+    swaps = ["vLLM v1 recomputes, and swaps nothing"] if policy.preemption_mode in ("swap", "auto") else []
+    return [*swaps, "vLLM's own priority scheduling displaces a request for want of memory alone"]
+
+
+SERVER = replace(
+    LIKE_VLLM, launch=replace(VLLM_SERVE, is_own=False, fixed={"engine.order": "priority"}, remarks=_remarks)
+)

@@ -17,10 +17,9 @@ from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs,
 from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
+from simulator.policies.parts.vllm_server import LIKE_VLLM, VLLM_SERVE
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-from simulator.servers import Command, Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,11 @@ SYSTEM = System(
 )
 
 
-def _command(policy: Sarathi, at: Deployment) -> Command:
-    text, remarks = vllm_serve(policy, at)
-    return Command(text, [*remarks, "vLLM v1 schedules running requests first, as Sarathi-Serve does"])
-
-
-SERVER = replace(LIKE_VLLM, command=_command)
+SERVER = replace(
+    LIKE_VLLM,
+    launch=replace(
+        VLLM_SERVE,
+        is_own=False,
+        remarks=lambda policy, values: ["vLLM v1 schedules running requests first, as Sarathi-Serve does"],
+    ),
+)

@@ -29,7 +29,7 @@ from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import Victim, first_to_leave, preemptions
-from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, serve_before_v1
+from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, SERVE_BEFORE_V1
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -229,4 +229,4 @@ SYSTEM = System(
         ),
     ),
 )
-SERVER = replace(LIKE_VLLM_0_12, command=serve_before_v1)
+SERVER = replace(LIKE_VLLM_0_12, launch=SERVE_BEFORE_V1)

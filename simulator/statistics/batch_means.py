@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulator.statistics.floats import Floats
 from simulator.statistics.intervals import t_quantile
+from simulator.statistics.sums import Floats
 
 BATCHES = 20
 LEAST = 2 * BATCHES  # values; fewer tell nothing of their correlation

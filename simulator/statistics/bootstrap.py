@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.statistics.batch_means import BATCHES, LEAST
-from simulator.statistics.floats import Floats
 from simulator.statistics.intervals import Interval
+from simulator.statistics.sums import Floats
 
 RESAMPLES = 1_000
 _MOST_VALUES = 2_000  # of a series that a sample's percentile may fall on, evenly by rank: the rest lies between these

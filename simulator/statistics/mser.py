@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.statistics.floats import Floats
+from simulator.statistics.sums import Floats
 
 RULE = "MSER-5"
 BATCH = 5  # values that are averaged before the rule looks at them

@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from simulator.statistics.batch_means import batch_error
-from simulator.statistics.floats import Floats
+from simulator.statistics.sums import Floats
 
 _WIDE = 12.0  # standard deviations of the binomial distribution that are looked at: beyond there is nothing
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulator.statistics.floats import Floats
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 AT_ONCE = 1 << 17  # numbers that numpy itself adds up; at least 128
 

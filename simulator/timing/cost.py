@@ -102,3 +102,10 @@ class CostModel(Protocol):
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         """Sentences about a run's steps for its reader, such as how many lie outside of what was measured."""
+
+
+class GroupCost(Protocol):
+    """Seconds of a common step of data-parallel ranks."""
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        """Seconds of a common step, by each rank's shape. At least one has a token; an idle rank's shape has none."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from simulator.timing.cost import CostModel, StepCounts, StepShape
+from simulator.timing.cost import CostModel, GroupCost, StepCounts, StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +30,11 @@ class Scaled:
         return self.cost.remarks(steps)
 
 
-class _GroupCost(Protocol):
-    def group_step_s(self, shapes: Sequence[StepShape]) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ScaledGroup:
     """Common steps of data-parallel ranks by a factor. Implements GroupCost."""
 
-    cost: _GroupCost
+    cost: GroupCost
     factor: float
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.hardware.kv import kv_cache
+from simulator.hardware.kv import MemorySettings
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
@@ -63,7 +63,7 @@ def in_classes(workload: Workload, classes: int) -> Workload:
 
 def serve(case: Case, workload: Workload) -> Callable[[], float]:
     """A run of this case; calling it gives its CPU seconds a request."""
-    kv = kv_cache(MODEL, GPU)
+    kv = MemorySettings(MODEL, GPU).kv_cache()
     order = {} if case.order is None else {"order": case.order}
     blocks: Callable[[int, int], KVBlocks] = BlockLedger
     if case.cached:

@@ -10,7 +10,7 @@ import numpy as np
 
 from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
-from simulator.hardware.kv import kv_cache
+from simulator.hardware.kv import MemorySettings
 from simulator.hardware.models import MODELS
 from simulator.plan import Policy
 from simulator.policies import load_policy
@@ -64,7 +64,7 @@ def azure_chat(rate_scale: float) -> Workload:
 
 def serve_on_h200(workload: Workload, policy: str, cost: str = "roofline", replicas: int = 1) -> Callable[[], Run]:
     """A run of llama-3.1-8b on H200s with 256 slots each, in turn, ready to be called."""
-    kv = kv_cache(MODEL, GPU)
+    kv = MemorySettings(MODEL, GPU).kv_cache()
 
     def make_policy() -> Policy:
         return load_policy(policy, {"max_num_seqs": 256, "max_num_batched_tokens": 2048})

@@ -20,6 +20,7 @@ from gpu_backend.device import Cpu
 OPERATOR_S = 2e-5
 FLOPS = 2e9  # per second
 BYTES = 1e9  # per second
+POOL_BYTES = 64 * 2**20
 
 
 class WorkClock(TorchDispatchMode):  # type: ignore[misc] # torch has no types here
@@ -49,7 +50,7 @@ def _bytes(values: object) -> int:
 
 
 def count_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every `Cpu` device tell counted seconds."""
+    """Let every `Cpu` device tell counted seconds, over few pages: filling half a GiB of them takes seconds."""
     host = [0.0]
 
     def seconds(self: Cpu, work: Callable[[], object], kind: str = "") -> float:
@@ -63,5 +64,6 @@ def count_work(monkeypatch: pytest.MonkeyPatch) -> None:
         host[0] += OPERATOR_S
         return host[0]
 
+    monkeypatch.setattr("gpu_backend.session._CPU_POOL_BYTES", POOL_BYTES)
     monkeypatch.setattr(Cpu, "seconds", seconds)
     monkeypatch.setattr(Cpu, "host_s", host_s)

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 from gpu_backend.backend import Backend
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.device import Cpu
-from gpu_backend.weights import Experts, Weights, random_weights
+from gpu_backend.weights import ExpertWeights, Weights, random_weights
 from gpu_backend.work import ScheduledPart, Work
 from simulator.errors import InputError
 from simulator.hardware.model_config import read_model_config
@@ -54,7 +54,7 @@ def named(model: Model, weights: Weights) -> dict[str, Any]:
             found[f"{at}.self_attn.q_norm.weight"] = layer.query_norm
             found[f"{at}.self_attn.k_norm.weight"] = layer.key_norm
         mlp = layer.mlp
-        if isinstance(mlp, Experts):
+        if isinstance(mlp, ExpertWeights):
             found[f"{at}.mlp.gate.weight"] = mlp.router
             for expert, (up, down) in enumerate(zip(mlp.up, mlp.down, strict=True)):
                 here = f"{at}.mlp.experts.{expert}"

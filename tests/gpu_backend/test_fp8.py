@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
+from calibration.fit import check_scope
 from calibration.rows import KernelRows, read_rows
-from calibration.scope import check_scope
 from calibration.steps import fit_steps
 from gpu_backend import fp8
 from gpu_backend.attention.backends import available, open_attention

@@ -116,5 +116,5 @@ def test_steps_that_could_not_be_hidden_are_set_aside(monkeypatch: pytest.Monkey
             make_blocks=BlockManager,
         )
         assert [each.is_steady for each in executor.measured] == [can_capture] * len(executor.measured)
-        found = profile(Backend(TINY, device, 64, 4), Grid(2, 16, 16), kernels=False)
+        found = profile(Backend(TINY, device, 64, 4), Grid(1, 8, 8), kernels=False)
         assert found.flagged == (0 if can_capture else len(found.rows))

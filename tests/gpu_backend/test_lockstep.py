@@ -158,7 +158,7 @@ def predicted(scenario: Path, folder: Path, *more: str) -> Done:
 
 AZURE = """
 workload:
-  trace: {{path: {path}, limit: 30, start_s: 600, rate_scale: 6, input_scale: 0.08, output_scale: 0.12}}
+  trace: {{path: {path}, limit: 12, start_s: 600, rate_scale: 6, input_scale: 0.08, output_scale: 0.12}}
 """
 
 
@@ -167,7 +167,7 @@ def of_a_real_trace(tiny: Path) -> int:
     path = shared("traces/AzureLLMInferenceTrace_conv.csv.gz")
     text = re.sub(r"workload:\n(  .*\n)+", AZURE.format(path=path).lstrip(), TINY)
     tiny.write_text(text.replace("max_model_len: 512", "max_model_len: 2048"), encoding="utf-8")
-    return 500
+    return 200
 
 
 def test_measured_fitted_and_predicted(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

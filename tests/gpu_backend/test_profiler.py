@@ -20,7 +20,7 @@ from gpu_backend.backend import Backend
 from gpu_backend.bench.traffic import TRAFFIC
 from gpu_backend.device import Cpu
 from gpu_backend.probes import GRIDS, Grid, Probe, Probes
-from gpu_backend.profiler import MEASURED, ROWS, Profile, Reading, SwapRow, _rows, profile, write_profile
+from gpu_backend.profiler import MEASURED, ROWS, Measurements, Reading, SwapRow, _rows, profile, write_profile
 from gpu_backend.session import measure_into
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
@@ -35,11 +35,11 @@ HEADER = {"device": "cuda", "gpu": "h200", "model": "tiny", "dtype": "float32"}
 
 
 @pytest.fixture(scope="module")
-def measured() -> Profile:
+def measured() -> Measurements:
     return profile(Backend(TINY, Cpu(1), 64, 4, 16), SMALL)
 
 
-def test_a_profile_has_every_kind_of_row(measured: Profile) -> None:
+def test_a_profile_has_every_kind_of_row(measured: Measurements) -> None:
     kinds = Counter(row["kind"] for row in measured.rows)
     assert set(kinds) == {"dense", "sampled", "attention", "skew", "step"}
     assert all(row["equal_us"] > 0 for row in measured.rows if row["kind"] == "skew")
@@ -54,7 +54,7 @@ def test_a_profile_has_every_kind_of_row(measured: Profile) -> None:
     assert any(row["decode_squares"] * row["decode_seqs"] > row["decode_context"] ** 2 for row in steps), "skewed ones"
 
 
-def test_swapping_is_measured_both_ways(measured: Profile) -> None:
+def test_swapping_is_measured_both_ways(measured: Measurements) -> None:
     assert {(row.direction, row.blocks) for row in measured.swap} == {(d, n) for d in ("out", "in") for n in (1, 4, 16)}
     assert measured.swap_s_per_block() == pytest.approx(
         np.mean([row.us / row.blocks for row in measured.swap if row.blocks > 1]) * 1e-6
@@ -89,7 +89,7 @@ def test_work_made_up_lies_in_pages_of_its_own() -> None:
     assert work.shape == StepShape(2, 13, 1, 6, 11, 6 * 5 + 21, 9, 97, 11)
 
 
-def test_rows_are_what_calibration_reads(measured: Profile, tmp_path: Path) -> None:
+def test_rows_are_what_calibration_reads(measured: Measurements, tmp_path: Path) -> None:
     write_profile(tmp_path, steady(measured), HEADER)
     rows = read_rows(tmp_path / ROWS)
     assert (rows.gpu, rows.model, rows.dtype) == ("h200", "tiny", "float32")
@@ -100,7 +100,7 @@ def test_rows_are_what_calibration_reads(measured: Profile, tmp_path: Path) -> N
     assert "cpu" in seen["fingerprint"]["torch"] or seen["fingerprint"]["torch"]
 
 
-def steady(measured: Profile) -> Profile:
+def steady(measured: Measurements) -> Measurements:
     return replace(measured, readings=[[Reading(1.0, 1.0)]])
 
 
@@ -126,7 +126,7 @@ def test_a_skewed_row_is_as_steady_as_the_even_one_beside_it() -> None:
     assert [row["kind"] for row in _rows(PAIR, [[Reading(9.0, 1.0)], []], 0.03)] == [], "its even one is missing"
 
 
-def test_flagged_rows_are_kept_and_only_the_fit_refuses(measured: Profile, tmp_path: Path) -> None:
+def test_flagged_rows_are_kept_and_only_the_fit_refuses(measured: Measurements, tmp_path: Path) -> None:
     some = [{**row, "flagged": True} if index % 10 == 0 else row for index, row in enumerate(measured.rows)]
     write_profile(tmp_path, replace(steady(measured), rows=some), HEADER)
     rows = read_rows(tmp_path / ROWS)
@@ -143,7 +143,7 @@ def test_flagged_rows_are_kept_and_only_the_fit_refuses(measured: Profile, tmp_p
 
 def test_the_floor_is_how_far_passes_are_apart() -> None:
     readings = [[Reading(us, 1.0) for us in each] for each in ((1.0, 1.0, 1.3), (4.0, 5.0, 6.0))]
-    found = Profile([], readings, Canary("x", 1.0), {}, [SwapRow("out", 8, 80.0)], {})
+    found = Measurements([], readings, Canary("x", 1.0), {}, [SwapRow("out", 8, 80.0)], {})
     assert found.floor == pytest.approx((0.3 + 0.2 + 0.2) / 6)
     assert found.swap_s_per_block() == pytest.approx(1e-5)
 
@@ -168,7 +168,7 @@ def test_measuring_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch)
     count_work(monkeypatch)
     kept: dict[str, Mapping[str, Any]] = {}
 
-    def once(most: int) -> Profile:
+    def once(most: int) -> Measurements:
         return profile(Backend(TINY, Cpu(1), 64, 4, 16), SMALL, kernels=False, memory=Remembers(kept, most))
 
     short = once(4)

@@ -19,7 +19,7 @@ from calibration.rows import read_rows
 from calibration.steps import fit_steps
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
-from gpu_backend.profiler import ROWS, Profile, profile, write_profile
+from gpu_backend.profiler import ROWS, Measurements, profile, write_profile
 from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
@@ -38,7 +38,7 @@ GRID = Grid(64, 1024, 512)
 HEADER = {"device": "cuda", "gpu": "h200", "model": "synthetic", "dtype": "float32"}
 
 
-def measured(gpu: SyntheticGpu, folder: Path) -> Profile:
+def measured(gpu: SyntheticGpu, folder: Path) -> Measurements:
     found = profile(SyntheticBackend(gpu), GRID, kernels=False)
     write_profile(folder, found, HEADER)
     return found

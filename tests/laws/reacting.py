@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.engine.data_parallel import GroupCost
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.request import Request
 from simulator.results.records import Cause, Status
 from simulator.simulate import Run
+from simulator.timing.cost import GroupCost
 from simulator.workload import Workload
 from tests.laws.scenarios import Scenario
 from tests.listening import Inlet, simulate_listening

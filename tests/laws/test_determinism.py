@@ -80,9 +80,8 @@ def test_equal_results_in_another_process() -> None:
     here = digests()
     assert len(set(here)) == len(POLICIES)
     script = "from tests.laws.test_determinism import digests\nprint(*digests())"
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == here
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == here

@@ -101,7 +101,21 @@ def serve_one_by_one(workload: Workload, usable: int, size: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("count", "usable", "size"),
-    [(1500, 400, 512), (1500, 1500, 512), (1500, 6000, 512), (1500, 20_000, 512), (300, 9000, 16), (300, 60_000, 16)],
+    [
+        (600, 400, 512),
+        (150, 9000, 16),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                (1500, 400, 512),
+                (1500, 1500, 512),
+                (1500, 6000, 512),
+                (1500, 20_000, 512),
+                (300, 9000, 16),
+                (300, 60_000, 16),
+            )
+        ),
+    ],
 )
 def test_hits_are_those_of_a_list_of_recently_used_blocks(count: int, usable: int, size: int) -> None:
     workload = first_requests(count)
@@ -113,7 +127,7 @@ def test_hits_are_those_of_a_list_of_recently_used_blocks(count: int, usable: in
 
 def test_more_memory_finds_more() -> None:
     """With one slot the list is a stack: what a smaller one finds, a larger one finds too."""
-    workload = first_requests(1500)
+    workload = first_requests(600)
     small, large, huge = (serve_one_by_one(workload, usable, HASHED) for usable in (400, 3000, 60_000))
     assert all(a <= b <= c for a, b, c in zip(small, large, huge, strict=True))
     assert sum(small) < sum(large) < sum(huge)
@@ -152,7 +166,15 @@ def ideal_hits(workload: Workload, size: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("count", "size", "blocks"), [(12_031, 512, 400_000), (600, 16, 600_000)])
+@pytest.mark.parametrize(
+    ("count", "size", "blocks"),
+    [
+        (1500, 512, 400_000),
+        (300, 16, 600_000),
+        pytest.param(12_031, 512, 400_000, marks=pytest.mark.long),
+        pytest.param(600, 16, 600_000, marks=pytest.mark.long),
+    ],
+)
 def test_a_cache_that_forgets_nothing_finds_all_there_is(count: int, size: int, blocks: int) -> None:
     """Many at a time, in the order of their arrival: whoever is admitted finds all that came before."""
     result = run_trace(count, f"engine.block_size={size}", f"hardware.num_gpu_blocks={blocks}")

@@ -25,6 +25,12 @@ MODES = {
 }
 
 
+# `make test` takes each way of planning and each way of naming once.
+in_modes = pytest.mark.parametrize(
+    "mode",
+    [pytest.param(m, marks=() if m in ("fast_forward", "stepwise_by_id") else pytest.mark.long) for m in MODES],
+)
+
 FILES = {
     "plain": recorded.FILE,
     "caching": recorded.CACHING_FILE,
@@ -38,7 +44,7 @@ def kept(kind: str = "plain") -> recorded.Recorded:
     return recorded.read(FILES[kind])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_modes
 def test_recorded_cases_are_scheduled_as_vllm_did(mode: str) -> None:
     for number, (case, theirs) in enumerate(zip(kept().cases, kept().answers, strict=True)):
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
@@ -53,7 +59,7 @@ def test_recorded_cases_with_a_prefix_cache_are_scheduled_as_vllm_did(mode: str)
         assert different is None, f"recorded caching case {number}: {different}\n{json.dumps(case)}"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_modes
 def test_recorded_asynchronous_cases_are_scheduled_as_vllm_did(mode: str) -> None:
     for number, (case, theirs) in enumerate(zip(kept("async").cases, kept("async").answers, strict=True)):
         assert case["config"]["async_scheduling"] is True
@@ -61,7 +67,7 @@ def test_recorded_asynchronous_cases_are_scheduled_as_vllm_did(mode: str) -> Non
         assert different is None, f"recorded asynchronous case {number}: {different}\n{json.dumps(case)}"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_modes
 def test_recorded_cases_with_aborts_are_scheduled_as_vllm_did(mode: str) -> None:
     for number, (case, theirs) in enumerate(zip(kept("aborts").cases, kept("aborts").answers, strict=True)):
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)

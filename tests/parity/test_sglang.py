@@ -73,9 +73,9 @@ def hold(cases: list[Recorded], *, fast_forward: bool = True) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_recorded_cases_are_scheduled_as_sglang_did(name: str) -> None:
     path = shared(f"oracle/engines/recorded/sgl_{name}.jsonl.gz")
-    few = list(islice(recorded(path), 0, 120, 10))
+    few = list(islice(recorded(path), 0, 36, 6))
     hold(few)
-    hold(few[::4], fast_forward=False)
+    hold(few[::3], fast_forward=False)
 
 
 @pytest.mark.long

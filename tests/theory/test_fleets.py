@@ -110,18 +110,18 @@ def test_the_answers_by_hand() -> None:
 
 def test_joining_the_shorter_of_two_queues() -> None:
     load = 0.5
-    found = mean_sojourn_s("least_loaded", 2, load, 6_000, range(16))
-    holds(found, shortest_queue_sojourn_s(load, 40), within=0.06)
+    found = mean_sojourn_s("least_loaded", 2, load, 3_000, range(12))
+    holds(found, shortest_queue_sojourn_s(load, 40), within=0.1)
 
 
 def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
     """No router without preemption beats a common queue, and none that looks is as bad as chance, M/M/1."""
     servers, load = 5, 0.8
-    shortest = mean_sojourn_s("least_loaded", servers, load, 6_000, range(8))
-    chance = mean_sojourn_s("random", servers, load, 6_000, range(8))
+    shortest = mean_sojourn_s("least_loaded", servers, load, 3_000, range(12))
+    chance = mean_sojourn_s("random", servers, load, 3_000, range(12))
     assert mmc_sojourn_s(servers, load) < shortest.low
     assert shortest.high < chance.low
-    holds(chance, 1 / (1 - load), within=0.25)
+    holds(chance, 1 / (1 - load), within=0.4)
 
 
 def test_two_choices_of_many_servers() -> None:

@@ -110,9 +110,14 @@ by_utilisation = pytest.mark.parametrize(
     "utilisation", [pytest.param(share, marks=() if share == 0.6 else pytest.mark.long) for share in UTILISATIONS]
 )
 
+some_policies = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("static", "chunked_prefill") else pytest.mark.long) for name in SOME],
+)
+
 
 @by_utilisation
-@pytest.mark.parametrize("name", SOME)
+@some_policies
 def test_md1(name: str, utilisation: float) -> None:
     """Constant service of 1 s: mean wait rho / 2 (1 - rho); a share 1 - rho does not wait; Erlang's distribution."""
     count, within = UTILISATIONS[utilisation]
@@ -128,7 +133,7 @@ def test_md1(name: str, utilisation: float) -> None:
 
 
 @by_utilisation
-@pytest.mark.parametrize("name", SOME)
+@some_policies
 def test_mm1(name: str, utilisation: float) -> None:
     """Exponential service of 1 s: mean time in the system 1 / (1 - rho), and exponential itself."""
     count, within = UTILISATIONS[utilisation]
@@ -144,7 +149,7 @@ def test_mm1(name: str, utilisation: float) -> None:
 
 
 @by_utilisation
-@pytest.mark.parametrize("name", SOME)
+@some_policies
 def test_mg1(name: str, utilisation: float) -> None:
     """Answers of geometric length, a step a token: Pollaczek-Khinchine, p = 1 / 20 and (2 - p) / p^2 for the square."""
     count, within = UTILISATIONS[utilisation]
@@ -169,7 +174,7 @@ def test_the_answers_agree_with_each_other() -> None:
 
 
 @pytest.mark.parametrize("slots", [2, pytest.param(5, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", SOME)
+@some_policies
 def test_bulk_service(name: str, slots: int) -> None:
     """Up to b who wait are served together, in 1 s however many they are: M/D[1,b]/1."""
     rate = 0.8 * slots

@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu
-from simulator.hardware.kv import kv_cache
+from simulator.hardware.kv import MemorySettings
 from simulator.hardware.models import MODELS, Model
 from simulator.metrics.latency import finished, tpot_s
 from simulator.policies import load_policy
@@ -134,7 +134,7 @@ def simulated_tpot_s(run: SiliconRun, cost: CostModel) -> float:
     records = simulate(
         _workload(run, count),
         make_policy=lambda: load_policy("vllm", parameters, None),
-        kv=kv_cache(model, gpu, run.tensor_parallel, 0.9, 16, _BUDGET, 0.0),
+        kv=MemorySettings(model, gpu, run.tensor_parallel, max_num_batched_tokens=_BUDGET).kv_cache(),
         cost=cost,
     ).records
     return _mean_tpot_s(records, run.concurrency)

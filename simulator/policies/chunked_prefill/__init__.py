@@ -38,7 +38,9 @@ class ChunkedPrefill:
     `watermark` is the fraction of the blocks that an admission must leave free while others run; `reserve_full_isl`
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
 
-    With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default.
+    With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default; without
+    it steps follow each other, and the host works in between. Left out (null), the server's default is stood for by its
+    host alone: from 0.14 on a step costs what an asynchronous one does, and yet each is planned after the one before.
     `version` is vLLM's: see `simulator.policies.chunked_prefill.versions` for what earlier ones did.
     """
 
@@ -55,7 +57,9 @@ class ChunkedPrefill:
     long_prefill_token_threshold_adaptive: Annotated[
         bool, doc("raise the threshold to an even share of the budget")
     ] = False
-    async_scheduling: Annotated[bool, doc("plan a step while the one before runs, as vLLM does by default")] = False
+    async_scheduling: Annotated[
+        bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
+    ] = None
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
@@ -66,7 +70,7 @@ class ChunkedPrefill:
     def traits(self) -> Traits:
         return Traits(
             order=self.order,
-            async_scheduling=self.async_scheduling,
+            async_scheduling=bool(self.async_scheduling),
             unknown_blocks_first=RULES[self.version].unknown_blocks_first,
             whole_prompts=not self.enable_chunked_prefill,
         )

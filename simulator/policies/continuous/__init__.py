@@ -9,7 +9,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.continuous.step import step
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
-from simulator.policies.parts.vllm_server import LIKE_VLLM, serve_before_v1
+from simulator.policies.parts.vllm_server import LIKE_VLLM, SERVE_BEFORE_V1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +46,6 @@ SYSTEM = System(
     preemption="recompute",
 )
 STYLE = ("#0072b2", (0, (5.0, 1.8)))
-SERVER = replace(LIKE_VLLM, command=serve_before_v1)
+SERVER = replace(
+    LIKE_VLLM, launch=replace(SERVE_BEFORE_V1, is_own=False, fixed={"engine.enable_chunked_prefill": False})
+)

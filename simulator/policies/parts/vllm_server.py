@@ -1,16 +1,16 @@
 """vLLM as a server: its host and front end by version, and the flags of `vllm serve`.
 
-Flags are those of vLLM 0.33, vllm/engine/arg_utils.py. Servers without figures of their own take these.
+Flags and defaults are those of vLLM 0.33, vllm/engine/arg_utils.py and vllm/config. Servers without figures of their
+own take these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from simulator.front_end import FrontEnd
-from simulator.servers import Command, Deployment, Server
+from simulator.servers import Flag, Launch, Server
 from simulator.timing.host import Host
 
 SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
@@ -20,54 +20,161 @@ _ASYNC_SINCE_0_19 = Host(0.3e-3, 0.0, "vLLM 0.19: assumed; two servers in proces
 FRONT_END = FrontEnd(5.8e-3, 67e-6)  # vLLM 0.15 over HTTP: what TTFT has beyond the engine, flat over its percentiles
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
+NEWEST_VERSION = "0.33"
 
-def command_line(start: str, options: Mapping[str, object]) -> str:
-    """A command with its options: True is a flag alone; None and False leave an option out."""
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    return " ".join([start, *[name if value is True else f"{name} {value}" for name, value in given.items()]])
+_COMMON = (
+    Flag("--tensor-parallel-size -tp", "hardware.tensor_parallel", default=1),
+    Flag("--max-num-seqs", "engine.max_num_seqs", always=True),
+    Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", always=True),
+    Flag("--gpu-memory-utilization --device-memory-utilization", "hardware.gpu_memory_utilization", always=True),
+    Flag("--enable-prefix-caching", "engine.enable_prefix_caching", default=True, means=True, always=True),
+    Flag("--no-enable-prefix-caching", "engine.enable_prefix_caching", means=False),
+    Flag("--block-size", "engine.block_size", default=16),
+)
+_RARE = (
+    Flag("--scheduling-policy", "engine.order", default="fcfs", words={"priority": "priority", "fcfs": "fcfs"}),
+    Flag("--long-prefill-token-threshold", "engine.long_prefill_token_threshold", default=0),
+    Flag(
+        "--long-prefill-token-threshold-adaptive",
+        "engine.long_prefill_token_threshold_adaptive",
+        default=False,
+        means=True,
+    ),
+    Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
+    Flag("--watermark", "engine.watermark", default=0.0),
+    Flag("--scheduler-reserve-full-isl", "engine.reserve_full_isl", default=True, means=True),
+    Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
+    Flag("--max-num-queued-reqs", "engine.max_queued_requests"),
+    Flag("--enable-expert-parallel -ep", "hardware.enable_expert_parallel", default=False, means=True),
+    # Left out it is as the version does by default, and so it is where the scenario leaves it out.
+    Flag("--async-scheduling", "engine.async_scheduling", means=True),
+    Flag("--no-async-scheduling", "engine.async_scheduling", means=False),
+    Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
+    Flag("--data-parallel-size -dp", "replicas", is_written=False),
+    Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
+         words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
+    Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
+)  # fmt: skip
+
+WITHOUT_EFFECT = {
+    "how clients reach it": "host port grpc-port uds root-path api-key *allowed-* allow-credentials ssl-* "
+    "enable-ssl-refresh https middleware served-model-name uvicorn-* disable-uvicorn-access-log "
+    "disable-access-log-for-endpoints enable-request-id-headers *-fastapi-docs enable-offline-docs api-server-count "
+    "headless enable-server-load-tracking data-parallel-supervisor-port dp-supervisor-* h11-*",
+    "how text becomes tokens and answers": "tokenizer* trust-remote-code chat-template* response-role "
+    "enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server reasoning-parser* reasoning-config "
+    "exclude-tools-when-tool-choice-none generation-config override-generation-config logits-processors "
+    "logprobs-mode max-logprobs structured-outputs-config guided-decoding-* default-chat-template-kwargs "
+    "return-tokens-as-token-ids lora-modules io-processor-plugin seed enable-force-include-usage "
+    "enable-tokenizer-info-endpoint",
+    "where the weights come from": "revision code-revision load-format download-dir model-loader-extra-config "
+    "config-format hf-* safetensors-* ignore-patterns use-tqdm-on-load pt-load-map-location model-impl runner task "
+    "allow-deprecated-quantization max-parallel-loading-workers skip-tokenizer-init weight-transfer-config",
+    "what is logged and measured": "*log* disable-log-stats otlp-* collect-detailed-traces show-hidden-metrics-* "
+    "kv-cache-metrics* cudagraph-metrics enable-mfu-metrics profiler-config enable-layerwise-nvtx-tracing "
+    "kv-events-config custom-histogram-buckets shutdown-timeout watchdog-config",
+    "how its processes find each other": "distributed-* master-addr master-port nnodes node-rank device-ids "
+    "numa-bind* data-parallel-address data-parallel-rank data-parallel-rpc-port data-parallel-start-rank "
+    "data-parallel-size-local -dpl data-parallel-backend data-parallel-*-lb ray-workers-* worker-cls "
+    "worker-extension-cls device renderer-num-workers disable-nccl-for-dp-synchronization enable-sleep-mode",
+}
+"""Flags of `vllm serve` that change no schedule and no step time, by what they are about."""
+
+NOT_MODELLED = {
+    "lengths are bounded by the workload, and a request beyond the KV cache is rejected": "max-model-len "
+    "max-seq-len-to-capture",
+    "any number of prompts share a step, as far as max_num_batched_tokens goes": "max-num-partial-prefills "
+    "max-long-partial-prefills",
+    "a replica is one pipeline stage and one context: see `hardware.tensor_parallel`": "pipeline-parallel-size -pp "
+    "*context-parallel-size -dcp -pcp *-interleave-size dcp-*",
+    "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "enforce-eager "
+    "compilation-config -O* -cc optimization-level *cudagraph-* performance-mode",
+    "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config moe-backend "
+    "linear-backend *-decode-backend *-prefill-backend kernel-config all2all-backend disable-custom-all-reduce "
+    "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
+    "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
+    "speculative decoding is not modelled yet": "speculative-* spec-* num-speculative-tokens",
+    "adapters are not modelled yet": "*lora*",
+    "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
+    "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
+    "prompts of tokens alone are modelled": "*mm-* limit-mm-per-prompt media-io-kwargs *multimodal* "
+    "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
+    "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
+    "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
+    "this rule of the scheduler is not modelled yet": "prefill-schedule-interval max-num-queued-tokens "
+    "max-num-scheduled-tokens scheduler-cls dp-sync-interval disable-chunked-mm-input stream-interval",
+    "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
+    "quantization-config",
+    "the hash of a block does not matter": "prefix-caching-hash-algo",
+}
+"""Flags of `vllm serve` that may change a schedule or a step time, by why they do not here."""
 
 
-def vllm_serve(policy: object, at: Deployment, *, priority: bool = False) -> Command:
-    """Write `vllm serve` for any policy: a parameter that it does not have gets no flag."""
-    chunks = [] if _value(policy, "enable_chunked_prefill") is not False else ["--no-enable-chunked-prefill"]
-    remarks = ["vLLM v1 recomputes, and swaps nothing"] if _swaps(policy, at) else []
-    return Command(_flags(policy, at, chunks, priority), remarks)
+def defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
+    """Return what `vllm serve` takes on a GPU of so much memory (`get_batch_defaults` in vllm/engine/arg_utils.py).
 
-
-def serve_before_v1(policy: object, at: Deployment) -> Command:
-    """Write `vllm serve` of a version before v1: it swaps, and computes prompts in chunks only where it is told so."""
-    chunked = bool(_value(policy, "enable_chunked_prefill"))
-    text = _flags(policy, at, ["--enable-chunked-prefill" if chunked else "--no-enable-chunked-prefill"], False)
-    if _swaps(policy, at):
-        text += f" --swap-space {at.swap_space_gib:g}"
-    return Command(text, [f"prompts in {'chunks' if chunked else 'steps of their own'}: vLLM before v1"])
-
-
-def _flags(policy: object, at: Deployment, chunks: Sequence[str], priority: bool) -> str:
-    value = partial(_value, policy)
-    options = {
-        "--tensor-parallel-size": at.tensor_parallel if at.tensor_parallel > 1 else None,
-        "--max-num-seqs": str(value("max_num_seqs")),
-        "--max-num-batched-tokens": str(value("max_num_batched_tokens")),
-        "--gpu-memory-utilization": f"{at.gpu_memory_utilization:g}",
-        "--enable-prefix-caching" if at.enable_prefix_caching else "--no-enable-prefix-caching": True,
-        "--block-size": at.block_size if at.block_size != 16 else None,
-        **dict.fromkeys(chunks, True),
-        "--scheduling-policy": "priority" if priority or value("order") == "priority" else None,
-        "--long-prefill-token-threshold": value("long_prefill_token_threshold") or None,
-        "--enable-expert-parallel": at.enable_expert_parallel,
-        "--async-scheduling": bool(value("async_scheduling")),
+    Of the share of memory, 0.33 has 0.92 and the documentation of 0.8.5 has 0.9, which is taken for all before 0.33.
+    """
+    large = memory_gib >= 70 and "a100" not in gpu
+    tokens = 16384 if memory_gib >= 160 else 8192 if large else 2048
+    return {
+        "engine.max_num_seqs": 1024 if large or memory_gib >= 160 else 256,
+        "engine.max_num_batched_tokens": tokens,
+        "hardware.gpu_memory_utilization": 0.92 if version in (None, NEWEST_VERSION) else 0.9,
     }
-    return command_line(f"vllm serve {at.model}", options)
 
 
-def _value(policy: object, key: str) -> object:
-    return getattr(policy, key, None)
+def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
+    version = getattr(policy, "version", NEWEST_VERSION)
+    found = [] if version == NEWEST_VERSION else [f"vLLM {version}"]
+    swaps = values.get("hardware.swap_space_gib") and getattr(policy, "preemption_mode", None) in ("swap", "auto")
+    return [*found, *(["vLLM v1 recomputes, and swaps nothing"] if swaps else [])]
 
 
-def _swaps(policy: object, at: Deployment) -> bool:
-    return bool(at.swap_space_gib) and _value(policy, "preemption_mode") in ("swap", "auto")
+def _remarks_before_v1(policy: object, values: Mapping[str, object]) -> Sequence[str]:
+    chunks = values.get("engine.enable_chunked_prefill")
+    return [f"prompts in {'chunks' if chunks else 'steps of their own'}: {BEFORE_V1}"]
 
+
+BEFORE_V1 = "vLLM before v1"
+"""Said of a command of vLLM's first engine, and recognised in it."""
+
+VLLM_SERVE = Launch(
+    programs=("vllm serve", "vllm.entrypoints.openai.api_server", "dynamo.vllm"),
+    images=("/vllm", "/llm-d"),
+    model="",
+    model_names=("--model",),
+    flags=(
+        *_COMMON,
+        Flag("--no-enable-chunked-prefill", "engine.enable_chunked_prefill", default=True, means=False),
+        Flag("--enable-chunked-prefill", "engine.enable_chunked_prefill", means=True, is_written=False),
+        *_RARE,
+    ),
+    without_effect=WITHOUT_EFFECT,
+    not_modelled=NOT_MODELLED,
+    container="vllm/vllm-openai:v{version}.0",
+    version=NEWEST_VERSION,
+    defaults=defaults,
+    remarks=_v1_remarks,
+)
+SERVE_BEFORE_V1 = replace(
+    VLLM_SERVE,
+    container="vllm/vllm-openai:v0.6.6",
+    version="0.6",
+    flags=(
+        *_COMMON,
+        Flag("--no-enable-chunked-prefill", "engine.enable_chunked_prefill", default=False, means=False, always=True),
+        Flag("--enable-chunked-prefill", "engine.enable_chunked_prefill", means=True),
+        Flag("--preemption-mode", "engine.preemption_mode", default="recompute",
+             words={"swap": "swap", "recompute": "recompute"}),
+        Flag("--swap-space", "hardware.swap_space_gib", default=0.0),
+        *(flag for flag in _RARE if flag.key in ("engine.order", "replicas") or flag.key.startswith("model.")),
+    ),
+    remarks=_remarks_before_v1,
+    until=(0, 8),
+    switch="VLLM_USE_V1=0",
+    told_by=BEFORE_V1,
+)  # fmt: skip
 
 VLLM = Server(
     FRONT_END,
@@ -76,7 +183,7 @@ VLLM = Server(
     asynchronous=_ASYNC_SINCE_0_19,
     asynchronous_before=((0, 19), _ASYNC),
     overlaps_since=(0, 14),  # vllm-project/vllm, pull request 27614
-    command=vllm_serve,
+    launch=VLLM_SERVE,
 )
 LIKE_VLLM = Server(FRONT_END, LIKE_VLLM_0_15, asynchronous=Host(0.3e-3, 0.0, "assumed: as vLLM 0.19"))
 """The server of a policy whose file names none: as quick as vLLM, without a command."""

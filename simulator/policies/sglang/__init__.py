@@ -16,12 +16,13 @@ from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_SYNC, command_line
+from simulator.policies.parts.vllm_server import LIKE_SYNC
+from simulator.policies.sglang.flags import LAUNCH
 from simulator.policies.sglang.new_tokens import allowed_tokens
 from simulator.policies.sglang.prefill_adder import SglangLimits
 from simulator.policies.sglang.step import step
 from simulator.request import RequestView
-from simulator.servers import Command, Deployment, Server
+from simulator.servers import Server
 from simulator.timing.host import Host
 
 
@@ -138,24 +139,6 @@ SYSTEM = System(
 )
 
 
-def _command(policy: Sglang, at: Deployment) -> Command:
-    """Write the flags of SGLang 0.5.23, sglang/srt/arg_groups/fields."""
-    options = {
-        "--tp-size": at.tensor_parallel if at.tensor_parallel > 1 else None,
-        "--max-running-requests": policy.max_num_seqs,
-        "--chunked-prefill-size": policy.chunked_prefill_size or policy.max_num_batched_tokens,
-        "--max-prefill-tokens": policy.max_prefill_tokens,
-        "--mem-fraction-static": f"{at.gpu_memory_utilization:g}",
-        "--schedule-policy": policy.order,
-        "--schedule-conservativeness": policy.schedule_conservativeness,
-        "--enable-mixed-chunk": policy.enable_mixed_chunk,
-        "--page-size": at.block_size,
-        "--disable-radix-cache": not at.enable_prefix_caching,
-        "--disable-overlap-schedule": not policy.async_scheduling,
-    }
-    return Command(command_line(f"python -m sglang.launch_server --model-path {at.model}", options))
-
-
 SERVER = Server(
     FrontEnd(6.6e-3, 67e-6),
     "the same run over HTTP: TTFT of 9.54 ms less a step; for each running request assumed as vLLM 0.15",
@@ -166,5 +149,5 @@ SERVER = Server(
         "SGLang with overlap, one request at a time before a mocked device: TPOT of 2.94 ms where the device"
         " took 2.63 (tenstorrent/tt-inference-server, issue 3560); what each request adds is not published",
     ),
-    command=_command,
+    launch=LAUNCH,
 )

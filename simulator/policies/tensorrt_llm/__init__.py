@@ -18,10 +18,11 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import FRONT_END, LIKE_VLLM_0_15, SYNC, command_line
+from simulator.policies.parts.vllm_server import FRONT_END, LIKE_VLLM_0_15, SYNC
+from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
-from simulator.servers import Command, Deployment, Server
+from simulator.servers import Server
 from simulator.timing.host import Host
 
 CapacityPolicy = Annotated[
@@ -136,24 +137,6 @@ SYSTEM = System(
 )
 
 
-def _command(policy: TensorrtLlm, at: Deployment) -> Command:
-    """Write the flags of tensorrt_llm/commands/serve.py, and the options of llmapi/llm_args.py."""
-    flags = {
-        "--tp_size": at.tensor_parallel if at.tensor_parallel > 1 else None,
-        "--max_batch_size": policy.max_num_seqs,
-        "--max_num_tokens": policy.max_num_batched_tokens,
-        "--extra_llm_api_options": "options.yaml",
-    }
-    chunked = "true" if policy.enable_chunked_prefill else "false"
-    overlap = "false" if policy.async_scheduling else "true"
-    options = (
-        f"{{enable_chunked_prefill: {chunked}, disable_overlap_scheduler: {overlap}, "
-        f"scheduler_config: {{capacity_scheduler_policy: {policy.capacity_policy.upper()}, "
-        f"context_chunking_policy: {policy.context_chunking_policy.upper()}}}}}"
-    )
-    return Command(command_line(f"trtllm-serve {at.model}", flags), [f"options.yaml: {options}"])
-
-
 SERVER = Server(
     FRONT_END,
     LIKE_VLLM_0_15,
@@ -170,5 +153,5 @@ SERVER = Server(
         " (NVIDIA/TensorRT-LLM, issue 13957)",
     ),
     overlaps_since=None,
-    command=_command,
+    launch=LAUNCH,
 )

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
+import numpy as np
+
 from simulator.timing.profile.arithmetic import Kernel, Weights
+from simulator.timing.profile.counts import TILE
 
 Sum = tuple[tuple[str, float], ...]  # coefficients by feature, in a fixed order: floats are added in it
 
@@ -51,3 +55,24 @@ class Physics:
 
         p = self.p if len(self.roofs) > 1 else 1.0  # of one roof the norm is the roof itself
         return self.constant_us, placed(self.terms), tuple(placed(roof) for roof in self.roofs), p
+
+
+def decode_features(seqs: Any, context: Any) -> dict[str, Any]:
+    """Counts of batches of equal decodes."""
+    return {"seqs": seqs, "keys": seqs * context, "chain": context}
+
+
+def prompt_features(
+    chunks: Any, tokens: Any, pairs: Any, longest: Any, seqs: Any, context: Any, knee_keys: float = inf
+) -> dict[str, Any]:
+    """Counts of steps with prompt chunks."""
+    keys = seqs * context
+    return {
+        "seqs": seqs,
+        "keys": keys,
+        "missed": keys * np.clip(np.log2(np.maximum(keys / knee_keys, 0.25)) + 0.5, 0.0, 1.0),
+        "pairs": pairs,
+        "tokens": tokens,
+        "tiles": (chunks + seqs) * -(-tokens // (chunks * TILE)),
+        "chain": np.maximum(longest, context),
+    }

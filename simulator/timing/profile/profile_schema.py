@@ -19,7 +19,7 @@ from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, JointTable, PrefillTable
-from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.surface import Curve, Surface, SurfaceAxis
 
 SCHEMA = "batchlab profile"
 VERSION = 1
@@ -122,11 +122,11 @@ def _surface(document: dict[str, Any], name: str) -> Surface:
     return Surface(axes, read_physics(document["physics"], name), correction)
 
 
-def read_axis(document: dict[str, Any], name: str) -> Axis:
+def read_axis(document: dict[str, Any], name: str) -> SurfaceAxis:
     """An axis of `name` from JSON. ValueError, KeyError or TypeError where it is none."""
     values = _floats(document["values"], name)
     _check_ascending(values, f"an axis of {name}")
-    return Axis(str(document["name"]), values)
+    return SurfaceAxis(str(document["name"]), values)
 
 
 def _curve(document: dict[str, Any], name: str) -> Curve:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.lookup import CountedSkew
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import SurfaceAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Skew:
     axis. Tables are flat, the last axis fastest.
     """
 
-    seqs: Axis
-    share: Axis
-    context: Axis
+    seqs: SurfaceAxis
+    share: SurfaceAxis
+    context: SurfaceAxis
     decode: tuple[float, ...]
     mixed: tuple[float, ...]
 

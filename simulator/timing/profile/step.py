@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts
-from simulator.timing.profile.features import decode_features
 from simulator.timing.profile.lookup import Lookup
+from simulator.timing.profile.physics import decode_features
 from simulator.timing.profile.surface import Array, Surface
 
 

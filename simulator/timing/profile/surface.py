@@ -38,7 +38,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SurfaceAxis:
     """The values of one coordinate at which a surface was measured, ascending. It is measured along as log(1 + x/unit).
 
     `unit` is the smallest value above 0: so nought has a place, and doublings are equally far apart.
@@ -64,7 +64,7 @@ class Surface:
     that of the edge, faded over `FADE_OCTAVES` to nothing: far out, physics alone speaks.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SurfaceAxis, ...]
     physics: Physics
     correction: tuple[float, ...]
 
@@ -111,7 +111,7 @@ class Surface:
         return faded
 
 
-def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
+def find_many(axis: SurfaceAxis, values: Array) -> tuple[NDArray[np.int64], Array]:
     """`simulator.timing.profile.arithmetic.find` for an array."""
     places = np.asarray(axis.places)
     if len(places) < 2:
@@ -122,7 +122,7 @@ def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
     return index.astype(np.int64), share
 
 
-def outside_many(axis: Axis, values: Array) -> Array:
+def outside_many(axis: SurfaceAxis, values: Array) -> Array:
     """`simulator.timing.profile.arithmetic.octaves_outside` for an array."""
     low, high = axis.values[0], axis.values[-1]
     above = np.log2(np.maximum(values, high) / high) if high > 0 else np.where(values > high, FADE_OCTAVES, 0.0)
@@ -131,7 +131,7 @@ def outside_many(axis: Axis, values: Array) -> Array:
     return result
 
 
-def mesh(axes: Sequence[Axis]) -> list[Array]:
+def mesh(axes: Sequence[SurfaceAxis]) -> list[Array]:
     """The coordinates of a grid: for each axis an array of the grid's shape."""
     return [*np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")]
 
@@ -139,3 +139,24 @@ def mesh(axes: Sequence[Axis]) -> list[Array]:
 def flat(table: Any) -> tuple[float, ...]:
     """A table as profiles hold it, the last axis fastest."""
     return tuple(np.asarray(table, dtype=np.float64).ravel().tolist())
+
+
+def make_curve(counts: Array, us: Array, tile: float = 0.0) -> Curve:
+    """A curve through these points; beyond the last, with the slope from about half of it."""
+    beyond = float(us[-1] / counts[-1])
+    if len(counts) > 1:
+        half = min(int(np.searchsorted(counts, counts[-1] / 2)), len(counts) - 2)
+        beyond = max(0.0, float((us[-1] - us[half]) / (counts[-1] - counts[half])))
+    return Curve(tuple(counts.tolist()), tuple(round_us(us)), float(f"{beyond:.5g}"), tile)
+
+
+def scaled(curve: Curve, factor: float) -> Curve:
+    """The curve times a factor."""
+    if factor == 1.0:
+        return curve
+    return Curve(curve.counts, tuple(factor * us for us in curve.us), factor * curve.us_beyond, curve.tile)
+
+
+def round_us(values: Array) -> list[float]:
+    """Microseconds to five significant digits: less than any noise, and short in JSON."""
+    return [float(f"{value:.5g}") for value in values.tolist()]

@@ -21,7 +21,7 @@ import numpy as np
 from simulator.errors import InputError
 from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
-from simulator.timing.profile.surface import Array, Axis, mesh
+from simulator.timing.profile.surface import Array, SurfaceAxis, mesh
 from simulator.timing.tables.grid import fill, steadiness
 from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED, neighbours
 from simulator.timing.tables.table_schema import Heads, HeadTable
@@ -171,7 +171,7 @@ def _log_physics(table: HeadTable, heads: Heads) -> Array:
     return np.asarray(np.log(table.physics.us(counts)))
 
 
-def _shifted(axis: Axis, correction: Array, factor: float) -> Array:
+def _shifted(axis: SurfaceAxis, correction: Array, factor: float) -> Array:
     """The correction at `factor` times the values of the first axis; beyond its end, that of the end."""
     known = np.log(np.asarray(axis.values))
     wanted = known + log(factor)

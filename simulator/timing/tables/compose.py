@@ -16,12 +16,12 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
-from simulator.timing.profile.features import decode_features
+from simulator.timing.profile.physics import decode_features
 from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.profile_scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Array, Curve, Surface, flat, mesh
+from simulator.timing.profile.surface import Array, Curve, Surface, flat, make_curve, mesh, scaled
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
@@ -37,7 +37,6 @@ from simulator.timing.tables.decodes_beside import PACKED, beside_factor
 from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.latent import latent_attention
-from simulator.timing.tables.make_curves import make_curve, scaled
 from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, PartSource
 from simulator.timing.tables.products import (
     BLOCKS,

@@ -27,7 +27,7 @@ from functools import lru_cache
 import numpy as np
 
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Array, Axis, flat
+from simulator.timing.profile.surface import Array, SurfaceAxis, flat
 
 ALONE = 0.42  # a block that runs alone takes this part of the time for a key that it takes among many
 LATE = 0.62  # of what the last block's end is later by, what the kernel takes longer beside a prompt
@@ -96,9 +96,9 @@ def estimated_skew(
             decode[i] = _along(shares, [alone(ends, least) for ends, _ in found])
         mixed[i] = _along(shares, [later for _, later in found])
     return Skew(
-        Axis("seqs", tuple(map(float, sizes))),
-        Axis("share", SHARES),
-        Axis("context", (1.0,)),
+        SurfaceAxis("seqs", tuple(map(float, sizes))),
+        SurfaceAxis("share", SHARES),
+        SurfaceAxis("context", (1.0,)),
         flat(block_us * decode),
         flat(late * head_us * mixed),
     )

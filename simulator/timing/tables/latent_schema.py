@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_axis, read_physics
-from simulator.timing.profile.surface import Array, Axis, mesh
+from simulator.timing.profile.surface import Array, SurfaceAxis, mesh
 from simulator.timing.tables.grid import fill, steadiness
 from simulator.timing.tables.table_files import VersionTables, header, unscaled
 
@@ -54,7 +54,7 @@ class Modules:
     dtype: str
     kv_dtype: str
     kernels: tuple[str, ...]
-    axes: tuple[Axis, Axis]
+    axes: tuple[SurfaceAxis, SurfaceAxis]
     by_heads: Mapping[int, Module]
 
 
@@ -101,14 +101,14 @@ def _modules(document: dict[str, Any], name: str) -> Modules:
     )
 
 
-def filled(axes: tuple[Axis, Axis], physics: Physics, log_us: Array) -> Array:
+def filled(axes: tuple[SurfaceAxis, SurfaceAxis], physics: Physics, log_us: Array) -> Array:
     """log(microseconds) with its holes filled: the physics there, corrected as their neighbours are."""
     base = np.log(np.asarray(physics.us(module_features(axes)), dtype=np.float64))
     residual = log_us - base
     return np.asarray(base + fill(residual, steadiness(residual)))
 
 
-def module_features(axes: tuple[Axis, Axis]) -> dict[str, Array]:
+def module_features(axes: tuple[SurfaceAxis, SurfaceAxis]) -> dict[str, Array]:
     """The counts at the places of a table."""
     return counts(axes[0].name == "seqs", *mesh(axes))
 

@@ -9,9 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Array, Axis, Curve, Surface, flat, mesh
+from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, make_curve, mesh
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
-from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.table_schema import Tables, read_tables
 
 REFERENCE = "h100-vllm-0.19"
@@ -54,7 +53,7 @@ def without_widths(surface: Surface, n: Collection[float], k: Collection[float])
         axis = surface.axes[place]
         kept = [i for i, value in enumerate(axis.values) if value not in dropped or i in (0, len(axis.values) - 1)]
         grid = np.take(grid, kept, axis=place)
-        axes.append(Axis(axis.name, tuple(axis.values[i] for i in kept)))
+        axes.append(SurfaceAxis(axis.name, tuple(axis.values[i] for i in kept)))
     return Surface(tuple(axes), surface.physics, flat(grid))
 
 

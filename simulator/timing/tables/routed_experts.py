@@ -26,10 +26,9 @@ from simulator.errors import InputError
 from simulator.hardware.models import EXPERT_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.profile_scope import expert_precision
-from simulator.timing.profile.surface import Array, Curve
+from simulator.timing.profile.surface import Array, Curve, make_curve
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.expert_tables import Cell, ExpertTables, Measured, backend_of
-from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.part_sources import EXTRAPOLATED, MEASURED
 
 EVEN, BALANCED = "even", "balanced"

@@ -26,7 +26,7 @@ import numpy as np
 from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_axis, read_physics
-from simulator.timing.profile.surface import Array, Axis, Surface, flat
+from simulator.timing.profile.surface import Array, Surface, SurfaceAxis, flat
 from simulator.timing.tables.grid import fill, steadiness
 from simulator.timing.tables.table_files import VersionTables, header, unscaled
 
@@ -46,7 +46,7 @@ class HeadTable:
     head_dim: int
     kv_dtype: str
     window: int
-    axes: tuple[Axis, Axis]
+    axes: tuple[SurfaceAxis, SurfaceAxis]
     physics: Physics
     log_us: Mapping[Heads, Array]
     estimated: bool = False

@@ -12,7 +12,7 @@ from reports.drawing.axes import height, highest, log_times, plain_numbers, plai
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.style import look, styles
 from reports.plots.bars import latency_bars
-from reports.plots.cdf import Curve, cdf, quantities, top_percent
+from reports.plots.cdf import CdfCurve, cdf, quantities, top_percent
 from reports.plots.timeline import Band, apart
 from tests.columns import as_floats
 from tests.reports.plots.test_pictures import everything
@@ -44,7 +44,7 @@ def test_a_label_says_where_its_tick_stands(low: float, high: float, labels: lis
 @pytest.mark.parametrize(("samples", "top"), [(20, 99.0), (150, 99.0), (1000, 99.9), (10**6, 99.9)])
 def test_no_percentile_is_drawn_that_no_sample_is_beyond(samples: int, top: float) -> None:
     ttft = quantities(None)[0]
-    curve = Curve("a", np.linspace(1.0, 5.0, 600), samples=samples)
+    curve = CdfCurve("a", np.linspace(1.0, 5.0, 600), samples=samples)
     assert top_percent(ttft, [curve]) == top
     assert highest(samples) <= 100 * (1 - 1 / samples)
 
@@ -52,7 +52,7 @@ def test_no_percentile_is_drawn_that_no_sample_is_beyond(samples: int, top: floa
 def test_the_axis_of_a_distribution_shows_the_tail() -> None:
     from reports.plots.cdf import GRID
 
-    line = Curve("a", np.linspace(1.0, 5.0, len(GRID)))
+    line = CdfCurve("a", np.linspace(1.0, 5.0, len(GRID)))
     ticks = everything(cdf(quantities(None)[0], [line], LOOK)).splitlines()
     assert {"50", "90", "95", "99", "99.9"} <= set(ticks)
 
@@ -66,7 +66,7 @@ def test_curves_that_coincide_are_said_to() -> None:
     from reports.plots.cdf import GRID
 
     at = np.geomspace(1.0, 1e5, len(GRID))
-    lines = [Curve("a", at), Curve("b", at), Curve("c", at * 2)]
+    lines = [CdfCurve("a", at), CdfCurve("b", at), CdfCurve("c", at * 2)]
     caption = cdf(quantities(None)[0], lines, LOOK).caption
     assert "a and b coincide" in caption
     assert "c coincide" not in caption, "twice as long is far apart on a logarithmic axis"

@@ -167,3 +167,12 @@ def test_shorten() -> None:
     assert shorten("policy max_num_seqs=256", 12) == "polic…qs=256", "what differs stands at the end"
     assert shorten("two\nlines\x1b[31m") == "two lines [31m"
     assert shorten("_hidden by matplotlib") == " _hidden by matplotlib"
+
+
+def test_no_two_runs_share_a_colour() -> None:
+    policies = ["static", "continuous", "preemptive", "chunked_prefill", "vllm", "sglang", "orca", "tgi", "mine.py"]
+    for mixed in itertools.product(("chunked_prefill", "sglang", "mine.py", "vllm"), repeat=4):
+        runs = [(f"run {place}", policy) for place, policy in enumerate([*policies, *mixed])]
+        assert len({look.color for look in styles(runs).values()}) == len(runs)
+    seven = [(f"run {place}", policy) for place, policy in enumerate(["chunked_prefill"] * 6 + ["static"])]
+    assert len({look.color for look in styles(seven).values()}) == 7

@@ -132,3 +132,15 @@ def test_many_stays_are_cut_to_a_stretch_around_the_window(monkeypatch: pytest.M
     data = page_data([run], styles([run[:1] * 2]), [curves(*run, None)])["slots"]
     assert len(data["runs"][0]["slot"]) <= 40
     assert data["from"] <= data["window"][0] < data["window"][1] <= data["to"]
+
+
+def test_sections_are_linked_and_may_be_folded() -> None:
+    one = html.section("How <it> went", html.text("well"))
+    other = html.section("By class (first seed)", html.text("so"), folded=True)
+    page = html.page("t", "s", [one, other])
+    assert (
+        '<a href="#how-it-went">How &lt;it&gt; went</a><a href="#by-class-first-seed">By class (first seed)</a>' in page
+    )
+    assert '<section id="by-class-first-seed">' in page
+    assert page.count("<details") == 1
+    assert "<details" in page[page.index('id="by-class') :]

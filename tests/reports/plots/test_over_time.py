@@ -13,7 +13,7 @@ import pytest
 import scenarios
 from reports.drawing.style import styles
 from reports.plots.balance import BUCKETS, balance, loads
-from reports.plots.fairness import fairness, has_classes, waits_by_class
+from reports.plots.fairness import GAP, fairness, has_classes, parts_between_gaps, waits_by_class
 from reports.plots.occupancy import LARGEST, occupancy, occupied
 from reports.plots.prefix_hits import hit_rate, prefix_hits
 from reports.plots.prefix_tree import layout
@@ -44,6 +44,12 @@ def shared() -> dict[str, Any]:
 @cache
 def fleet() -> Records:
     return scenarios.run(shared()).records
+
+
+def test_no_line_crosses_a_time_without_requests() -> None:
+    line = np.array([1.0, np.nan, 2.0, *[np.nan] * GAP, 3.0, np.nan, np.nan, 4.0])
+    assert [part.tolist() for part in parts_between_gaps(line)] == [[0, 2], [3 + GAP, 6 + GAP]]
+    assert parts_between_gaps(np.full(3, np.nan)) == []
 
 
 def test_kv_of_requests_adds_up_to_what_is_in_use() -> None:

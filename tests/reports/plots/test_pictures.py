@@ -13,7 +13,7 @@ from reports.drawing.axes import latency_axis, log_numbers, plain_numbers
 from reports.drawing.style import Picture, Style, look, styles
 from reports.plots import gantt as gantt_module
 from reports.plots.bars import latency_bars, throughput_bars
-from reports.plots.cdf import GRID, Curve, cdf, curves, quantities
+from reports.plots.cdf import GRID, CdfCurve, cdf, curves, quantities
 from reports.plots.gantt import gantt
 from reports.plots.timeline import STEP_BUCKETS, band, shown_until, step_band, strips, timeline
 from reports.verdict.shown_metrics import Summaries
@@ -242,7 +242,7 @@ def test_a_limit_of_some_classes_is_drawn_and_counted_as_theirs() -> None:
 def test_equal_curves_do_not_hide_each_other(style: Mapping[str, Style]) -> None:
     at = np.linspace(1.0, 100.0, len(GRID))
     quantity = quantities(None)[0]
-    same = cdf(quantity, [Curve("static", at), Curve("continuous", at)], style).svg
+    same = cdf(quantity, [CdfCurve("static", at), CdfCurve("continuous", at)], style).svg
     assert same.count(style["static"].color) == same.count(style["continuous"].color)
 
 

@@ -73,6 +73,18 @@ def test_starvation_counts_waits_after_preemptions() -> None:
     assert float(again[str(row)]) == pytest.approx(float(records.requests.requeued_s[row]), rel=0.01)
 
 
+def test_who_left_waited_until_then() -> None:
+    records = continuous(10, num_blocks=100_000)
+    requests = records.requests
+    scheduled, status, released = requests.scheduled_s.copy(), requests.status.copy(), requests.released_s.copy()
+    scheduled[2], status[2], released[2] = np.nan, Status.ABORTED, requests.arrival_s[2] + 20.0
+    gone = changed(records, scheduled_s=scheduled, status=status, released_s=released)
+    found = starvation_table([("c", gone)], most=10)
+    assert found is not None
+    waited = {line[found.head.index("request")]: line[found.head.index("waited first (s)")] for line in found.body}
+    assert float(waited["2"]) == pytest.approx(20.0)
+
+
 def test_who_was_never_served_waited_to_the_end() -> None:
     records = continuous(10, num_blocks=100_000)
     scheduled, status = records.requests.scheduled_s.copy(), records.requests.status.copy()

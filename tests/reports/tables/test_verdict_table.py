@@ -16,6 +16,7 @@ from simulator.metrics.summary import summarize
 from tests.reports_maker import continuous, static
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
+LATENCY = next(block for block in BLOCKS if block.title == "Latency")
 
 
 def over(key: str, **runs: list[float | None]) -> Summaries:
@@ -31,14 +32,15 @@ def three_seeds() -> Summaries:
 
 
 def test_columns_are_keys_of_the_summary() -> None:
-    known = {*summarize(static(5), slo=SLO), "usd_per_million_output_tokens"}
+    known = {*summarize(static(5), slo=SLO), "gpu_hours", "usd_per_million_output_tokens"}
     assert set(COLUMNS) <= known
 
 
 def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
     text = verdict_table(three_seeds, SLO)
     seen = set()
-    for block in BLOCKS:
+    always = [block for block in BLOCKS if not block.where]
+    for block in always:
         head, units, *_ = text[text.index(block.title) :].splitlines()
         for column, by_label in shown(three_seeds, block):
             # A unit ends where its title ends.
@@ -49,12 +51,29 @@ def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
                 assert units[:end].endswith(column.unit), column
                 assert column.unit or column.key in ("preemptions", "p99_ttft_ms", "saturated")
             seen.add(column.key)
-    # No summary has the price; of the losses there was none.
-    assert seen == {*COLUMNS} - {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions", "balance_cv"}
+    # No summary has the price; of the losses there was none; one replica has none to be compared with.
+    unseen = {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions"}
+    unseen |= {"balance_cv", "least_busy_fraction", "most_busy_fraction"}
+    assert seen == {column.key for block in always for column in block.columns} - unseen
+
+
+@pytest.mark.parametrize(
+    ("where", "title", "others"),
+    [
+        ("aborted", "What became of them", {"served": 3, "given_up": 2, "attempts_per_request": 1.5}),
+        ("peak_replicas", "Replicas", {"mean_replicas": 2.5, "scale_outs": 3, "gpu_hours": 0.7}),
+    ],
+)
+def test_blocks_that_only_some_runs_have(where: str, title: str, others: Summary) -> None:
+    text = verdict_table({"a": [{where: 4, **others}]})
+    assert title in text
+    assert all(COLUMNS[key].title in text for key in (where, *others))
+    for nothing in (0, None):
+        assert title not in verdict_table({"a": [{where: nothing, **others}]})
 
 
 def test_columns_are_aligned(three_seeds: Summaries) -> None:
-    for block in verdict_table(three_seeds, SLO).split("\n\n")[: len(BLOCKS)]:
+    for block in verdict_table(three_seeds, SLO).split("\n\n")[: sum(not block.where for block in BLOCKS)]:
         _, _, *lines = block.splitlines()
         assert len(lines) == 2
         signs = [[i for i, c in enumerate(line) if c in "±["] for line in lines]
@@ -185,7 +204,7 @@ def test_intervals_take_the_unit_of_their_mean() -> None:
 
 
 def test_long_latencies_that_are_near_share_one_unit() -> None:
-    (column, found), *_ = shown(over("p99_ttft_ms", a=[14_585.0], b=[4_737.0], c=[3_500.0]), BLOCKS[1])
+    (column, found), *_ = shown(over("p99_ttft_ms", a=[14_585.0], b=[4_737.0], c=[3_500.0]), LATENCY)
     assert (column.unit, [cell.mean for cell in found.values()]) == ("s", ["14.59", "4.74", "3.50"])
     assert found["c"].is_best
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scenarios.profiles import shipped_profiles
-from scenarios.schema.loader import shipped
+from scenarios.schema.loader import load, shipped
 from scenarios.schema.presets import PRESETS
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
@@ -26,6 +26,7 @@ VERBS = [
     "compare",
     "sweep",
     "plan",
+    "bench-plan",
     "explain",
     "serve",
     "validate",
@@ -145,10 +146,21 @@ def test_a_table_by_class_where_there_are_several(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[:3]] == ["class", "chat", "nightly"]
 
 
+def first_requests(name: str) -> str:
+    """The override that leaves a scenario its first requests."""
+    workload = load(name).model_dump(exclude_unset=True)["workload"]
+    if "trace" in workload:
+        return "workload.trace.limit=40"
+    key, most = ("requests", 100) if "requests" in workload else ("duration_s", 20.0)
+    return f"workload.{key}={min(workload[key], most)}"
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", shipped())
-def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
+def test_shipped_scenarios_run(tmp_path: Path, name: str, whole: bool) -> None:
     shared_for(name)
-    done = batchlab("run", name, "--json", cwd=tmp_path)
+    less = [] if whole else ["--set", first_requests(name)]
+    done = batchlab("run", name, *less, "--json", cwd=tmp_path)
     summary = json.loads(done.out)
     assert done.code == 0
     assert summary["completed"] > 0

@@ -26,6 +26,8 @@ class Greedy:
         return StepPlan(prefill=tuple(Chunk(request, request.num_tokens_to_compute) for request in view.waiting))
 '''
 
+FEW = ("--scenarios", "2", "--seed", "22")  # enough for the policy to show what it does
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -61,9 +63,9 @@ def test_a_warning_is_no_breach(tmp_path: Path) -> None:
 
 def test_a_counterexample_is_written_and_replays(folder: Path) -> None:
     """As one of the check, and as a run, with the same words."""
-    done = check(folder, "greedy.py", "--scenarios", "20")
+    done = check(folder, "greedy.py", *FEW)
     assert done.code == 3
-    assert done.out.startswith("greedy.py:Greedy, 20 scenarios of seed 0\n")
+    assert done.out.startswith("greedy.py:Greedy, 2 scenarios of seed 22\n")
     assert "budgets: BROKEN" in done.out
     says = "max_num_seqs"
     assert says in done.out.partition("budgets: BROKEN")[2]
@@ -80,16 +82,16 @@ def test_a_counterexample_is_written_and_replays(folder: Path) -> None:
 
 
 def test_stdout_has_the_same_bytes_each_time(folder: Path) -> None:
-    once = check(folder, "greedy.py", "--scenarios", "20", "--seed", "3")
+    once = check(folder, "greedy.py", *FEW)
     files = tree(folder)
-    again = check(folder, "greedy.py", "--scenarios", "20", "--seed", "3", "--overwrite", "--quiet")
+    again = check(folder, "greedy.py", *FEW, "--overwrite", "--quiet")
     assert once.out == again.out
     assert files == tree(folder)
     assert again.err.replace("hello\n", "") == ""
 
 
 def test_json_alone(folder: Path) -> None:
-    done = check(folder, "greedy.py", "--scenarios", "20", "--json")
+    done = check(folder, "greedy.py", *FEW, "--json")
     data = json.loads(done.out)
     assert done.code == 3
     assert data["holds"] is False
@@ -102,20 +104,20 @@ def test_json_alone(folder: Path) -> None:
 
 
 def test_nothing_is_replaced_unasked(folder: Path) -> None:
-    assert check(folder, "greedy.py", "--scenarios", "20").code == 3
+    assert check(folder, "greedy.py", *FEW).code == 3
     before = tree(folder)
-    refused = check(folder, "greedy.py", "--scenarios", "20")
+    refused = check(folder, "greedy.py", *FEW)
     assert refused.code == 2
     assert "exists already" in refused.err
     assert "--overwrite" in refused.err
     assert tree(folder) == before
-    other = check(folder, "greedy.py", "--scenarios", "20", "--out", "elsewhere")
+    other = check(folder, "greedy.py", *FEW, "--out", "elsewhere")
     assert other.code == 3
     assert (folder / "elsewhere/budgets.csv").is_file()
 
 
 def test_a_mended_policy_takes_its_old_counterexamples_away(folder: Path) -> None:
-    assert check(folder, "greedy.py", "--scenarios", "20", "--out", "found").code == 3
+    assert check(folder, "greedy.py", *FEW, "--out", "found").code == 3
     assert check(folder, "orca", "--scenarios", "2", "--out", "found", "--overwrite").code == 0
     assert not list((folder / "found").iterdir())
 
@@ -151,7 +153,7 @@ def test_bad_input(folder: Path, arguments: list[str], says: str) -> None:
 def test_set_gives_what_a_policy_needs(folder: Path) -> None:
     needs = POLICY.replace("    max_num_seqs: int = 2", "    quantum: int\n    max_num_seqs: int = 2")
     (folder / "needs.py").write_text(needs, encoding="utf-8")
-    done = check(folder, "needs.py", "--set", "quantum=4", "--set", "engine.max_num_seqs=1", "--scenarios", "20")
+    done = check(folder, "needs.py", "--set", "quantum=4", "--set", "engine.max_num_seqs=1", *FEW)
     assert done.code == 3
     assert "quantum: 4" in (folder / "runs/check-Greedy/budgets.yaml").read_text(encoding="utf-8")
     assert "max_num_seqs: 1" in (folder / "runs/check-Greedy/budgets.yaml").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz",
 VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "check", "trace", "new"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = small(tmp_path)
     flags = ["--policies", "static, chunked_prefill", "--seeds", "2", "--set", "engine.order=priority"]
@@ -69,6 +70,7 @@ def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
     assert single.keys() <= found["static"].keys()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
     policies = "chunked_prefill,static,chunked_prefill:max_num_batched_tokens=64"
     done = batchlab(

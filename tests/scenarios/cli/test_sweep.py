@@ -34,11 +34,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
+@pytest.mark.usefixtures("blank_pictures")
+@pytest.mark.parametrize(
+    "less", [["--set", "workload.requests=40", "--seeds", "1"], pytest.param([], marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_of_the_page(command: str, tmp_path: Path) -> None:
+def test_the_commands_of_the_page(command: str, less: list[str], tmp_path: Path) -> None:
     verb, *arguments = shlex.split(command)[1:]
     assert verb == "sweep"
-    said = sweep(*arguments)
+    said = sweep(*arguments, *less)
     assert "best by" in said
     assert "cheapest within the SLO" in said or "TTFT p99" in said
     (report,) = tmp_path.rglob("report.html")
@@ -52,6 +56,7 @@ def test_there_are_two_commands() -> None:
     assert [shlex.split(command)[2] for command in COMMANDS] == ["load-and-budget", "quickstart"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_report_has_the_same_bytes_however_it_ran() -> None:
     vary = ["--vary", "engine.max_num_seqs=1,4", "--vary", "workload.classes.chat.arrival.rate=2:8:3", "--seeds", "2"]
     sweep("tiny.yaml", *vary, "--out", "one", "--workers", "1")
@@ -84,6 +89,7 @@ def test_a_failed_point_is_in_the_report_and_json_stays_json() -> None:
     assert "must be a whole number" in page
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_moving_keys_are_one_axis_and_random_points_have_no_map() -> None:
     sweep("tiny.yaml", "--vary", "engine.max_num_seqs, engine.policy=[4, static],[8, continuous]", "--out", "out",
           "--workers", "1")  # fmt: skip

@@ -17,6 +17,9 @@ RUN_FILES = {
 PLOTS = ("errors", "ttft_cdf", "tpot_cdf", "e2el_cdf", "requests", "timeline")
 
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a scenario and the log of a server that was a little slower."""

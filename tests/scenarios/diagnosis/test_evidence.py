@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.late import Late, late_requests
-from scenarios.diagnosis.reuse import seen_before
 from scenarios.diagnosis.rules.memory_bound import gain_of
+from scenarios.diagnosis.rules.prefix_cache import seen_before
 from scenarios.diagnosis.rules.starvation import passed_over_s
 from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.runs.result import Result

@@ -25,6 +25,7 @@ def test_the_page_is_up_to_date() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_run_says_what_is_wrong_and_explain_what_helps(tmp_path: Path) -> None:
     done = batchlab("run", DATA / "broken" / "admission-bound.yaml", "--report", "--out", "r", cwd=tmp_path)
     assert done.code == 0
@@ -60,6 +61,7 @@ def test_a_run_says_what_is_wrong_and_explain_what_helps(tmp_path: Path) -> None
     assert kept in better.out.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_explain_writes_a_page_beside_the_run_or_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batchlab("run", small(tmp_path), "--out", "r", cwd=tmp_path)
     before = tree(tmp_path / "r")

@@ -103,10 +103,10 @@ def test_constant_gaps_from_zero() -> None:
 )
 def test_processes_are_in_their_steady_state_from_the_start(process: ArrivalConfig) -> None:
     # 20 expected in 20 s. A gamma or Weibull of cv 3 whose first gap is an ordinary one makes about 4 more (cv^2 / 2).
-    counts = np.array([len(draw(process, 20.0, seed)) for seed in range(3000)])
+    counts = np.array([len(draw(process, 20.0, seed)) for seed in range(1000)])
     error = counts.std() / math.sqrt(len(counts))
     assert counts.mean() == pytest.approx(20, abs=3.5 * error)
-    assert error < 0.4
+    assert error < 0.7
 
 
 def test_onoff_rate_periods_and_dispersion() -> None:

@@ -93,8 +93,14 @@ def test_header_says_what_it_shows_and_its_commands_are_right(name: str) -> None
         assert policies is None or {word.partition(":")[0] for word in policies[1].split(",")} <= set(POLICIES)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(name, policy, marks=() if (i + j) % 2 == 0 else pytest.mark.long)
+        for i, name in enumerate(NAMES)
+        for j, policy in enumerate(POLICIES)
+    ],
+)
 def test_every_policy_serves_everybody(name: str, policy: str) -> None:
     found = summary(name, policy)
     assert found["rejected"] == found["unfinished"] == 0
@@ -171,7 +177,7 @@ def test_quickstart_shows_its_point() -> None:
     assert taken == pytest.approx(1 / 7, abs=0.01)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_quickstart_shows_it_with_other_seeds_too(seed: int) -> None:
     static, continuous, preemptive, chunked = (
         summary("quickstart", policy, f"seed={seed}")["slo_attainment"] for policy in POLICIES

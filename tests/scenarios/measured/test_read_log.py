@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scenarios.measured import MeasuredRun, formats, read_measured, read_timeseries
-from scenarios.measured.replay import workload_of
+from scenarios.measured.measured_run import workload_of
 from simulator.errors import InputError
 from tests.scenarios.traces.test_read import jsonl, write
 from tests.shared_data import shared

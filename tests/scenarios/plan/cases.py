@@ -37,7 +37,7 @@ CHAT: Mapping[str, Any] = {
     "hardware": {"gpu": "a100-80gb", "num_gpu_blocks": 600},
     "cost": {"kind": "linear", "base_s": 0.005, "per_token_s": 2e-5, "per_context_token_s": 5e-7},
     "workload": {
-        "requests": 600,
+        "requests": 300,
         "classes": [
             {
                 "name": "chat",

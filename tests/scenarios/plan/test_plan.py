@@ -256,6 +256,7 @@ def test_bad_input_is_named(typed: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(dict(CHAT)), encoding="utf-8")
     asked = ["plan", "c.yaml", "--slo", "p99_ttft_ms<=300", "--gpus", "h100,a100-80gb", "--seeds", "2", "--out", "out"]

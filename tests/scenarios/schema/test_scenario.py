@@ -63,7 +63,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "order": "fcfs",
         "max_num_active_seqs": None,
         "long_prefill_token_threshold_adaptive": False,
-        "async_scheduling": False,
+        "async_scheduling": None,
         "version": "0.33",
     }
     assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)

@@ -125,11 +125,12 @@ def vllm_bench(url: str, folder: Path, *, requests: int, rate: float) -> dict[st
 
 def test_without_the_extra_the_verb_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from scenarios.cli import serve
+    from scenarios.cli.flags import Given
     from simulator.errors import InputError
 
     monkeypatch.setattr(serve, "_NEEDS", ("starlette", "no_such_package"))
     with pytest.raises(InputError, match="no_such_package, which is not installed") as error:
-        serve.serve("quickstart")
+        serve.serve("quickstart", given=Given())
     assert "batchlab[serve]" in str(error.value)
 
 

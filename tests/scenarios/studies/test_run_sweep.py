@@ -17,8 +17,7 @@ import pytest
 
 from scenarios.runs.runner import run
 from scenarios.studies.executors import Failure, InProcess, Local
-from scenarios.studies.run_sweep import sweep
-from scenarios.studies.saved_sweep import read_sweep
+from scenarios.studies.run_sweep import read_sweep, sweep
 from scenarios.studies.study import Study, study_of
 from scenarios.studies.study_axes import parse_vary
 from scenarios.studies.study_run import address
@@ -181,7 +180,7 @@ def _data() -> dict[str, Any]:
 COMMAND = "from scenarios.cli.app import main; main()"
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.slow)])
 def test_a_killed_sweep_goes_on_where_it_was(tiny: Path, tmp_path: Path, kills: int) -> None:
     """Killed at random moments, it ends with the bytes of an undisturbed one, and runs nothing twice that was done."""
     sweep(study(tiny, "engine.max_num_seqs=1:12:12", RATES), tmp_path / "whole")

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions
 from scenarios.traces.facts.lengths import PERCENTS
-from scenarios.traces.facts_text import facts_table
-from scenarios.traces.inspect import TraceFacts, inspect_trace
+from scenarios.traces.inspect import TraceFacts, facts_table, inspect_trace
 from scenarios.traces.sources import public_source_hint, public_traces, where_from
 from tests.scenarios.traces.facts_of import arrival_facts, correlations, length_facts
 from tests.scenarios.traces.test_read import NATIVE, jsonl, write

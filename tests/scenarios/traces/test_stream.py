@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import resource
 import subprocess
 import sys
 import tracemalloc
@@ -122,7 +121,7 @@ def test_memory_does_not_grow_with_the_rows(order: str, tmp_path: Path, monkeypa
             peak_bytes(lambda: read_trace(path, TraceOptions(sample=150 / rows))),
         ]
 
-    for small, large in zip(peaks(1500), peaks(6000), strict=True):
+    for small, large in zip(peaks(500), peaks(2000), strict=True):
         assert large < 1.25 * small + 100_000
 
 
@@ -146,6 +145,9 @@ ROWS = 5_000_000
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
 def test_five_million_rows_within_500_mb(order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.csv"
+    resource = pytest.importorskip("resource", reason="Windows does not count a process's seconds and memory so")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc, where Linux tells the peak of a process's memory")
     rng = np.random.default_rng(0)
     times = np.cumsum(rng.exponential(0.02, ROWS)).round(6)
     if order == "shuffled":

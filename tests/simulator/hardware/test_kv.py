@@ -12,12 +12,11 @@ from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.kv import (
     GIB,
     KVCache,
+    MemorySettings,
     activation_bytes,
     how_many_fit,
-    kv_cache,
     kv_figures,
     kv_table,
-    memory_budget,
     swap_s_per_block,
 )
 from simulator.hardware.models import MODELS, Model
@@ -32,7 +31,7 @@ def test_blocks_by_hand() -> None:
     activations = 256 * 128256 * 30
     other = 2**28
     left = budget - 2 * 8_030_261_248 - activations - other
-    assert kv_cache(LLAMA, H200) == KVCache(left // (16 * 131072), 16, 0, 16 * 131072)
+    assert MemorySettings(LLAMA, H200).kv_cache() == KVCache(left // (16 * 131072), 16, 0, 16 * 131072)
 
 
 def test_blocks_of_a_real_server() -> None:
@@ -41,7 +40,9 @@ def test_blocks_of_a_real_server() -> None:
     meta = json.loads((folder / "meta.json").read_text())
     gpu = replace(GPUS["rtx-4090"], memory_gib=meta["hardware"]["device_total_memory_bytes"] / GIB)
     cache, limits = meta["kv_cache"], meta["engine_kwargs"]
-    kv = kv_cache(LLAMA, gpu, 1, cache["gpu_memory_utilization"], cache["block_size"], limits["max_num_batched_tokens"])
+    kv = MemorySettings(
+        LLAMA, gpu, 1, cache["gpu_memory_utilization"], cache["block_size"], limits["max_num_batched_tokens"]
+    ).kv_cache()
     assert kv.num_gpu_blocks == pytest.approx(cache["num_gpu_blocks"], rel=0.01)
     assert gpu.memory_gib == pytest.approx(GPUS["rtx-4090"].memory_gib, rel=0.001)
 
@@ -61,7 +62,7 @@ def test_tokens_of_published_logs(
     model: str, gpu: str, memory_gib: float, utilization: float, max_num_batched_tokens: int, tokens: int
 ) -> None:
     device = replace(GPUS[gpu], memory_gib=memory_gib)
-    kv = kv_cache(MODELS[model], device, 1, utilization, 16, max_num_batched_tokens)
+    kv = MemorySettings(MODELS[model], device, 1, utilization, 16, max_num_batched_tokens).kv_cache()
     assert kv.tokens == pytest.approx(tokens, rel=0.02)
 
 
@@ -72,20 +73,22 @@ def test_usable_leaves_out_the_null_block() -> None:
 
 
 def test_a_known_count_replaces_the_arithmetic() -> None:
-    kv = kv_cache(LLAMA, GPUS["l4"], num_gpu_blocks=2588)
+    kv = MemorySettings(LLAMA, GPUS["l4"]).kv_cache(num_gpu_blocks=2588)
     assert kv == KVCache(2588, 16, 0, 2 * 2**20)
-    assert kv_cache(MODELS["llama-3.1-70b"], H200, num_gpu_blocks=10).num_gpu_blocks == 10  # fits, by the server's word
+    assert (
+        MemorySettings(MODELS["llama-3.1-70b"], H200).kv_cache(num_gpu_blocks=10).num_gpu_blocks == 10
+    )  # fits, by the server's word
 
 
 def test_swap_space_becomes_host_blocks() -> None:
-    assert kv_cache(LLAMA, H200, swap_space_gib=4).num_host_blocks == 4 * GIB // (16 * 131072)
-    assert kv_cache(LLAMA, H200, 2, swap_space_gib=4).num_host_blocks == 4 * GIB // (16 * 65536)
-    assert kv_cache(LLAMA, H200, swap_space_gib=0.001).num_host_blocks == 0
+    assert MemorySettings(LLAMA, H200).kv_cache(swap_space_gib=4).num_host_blocks == 4 * GIB // (16 * 131072)
+    assert MemorySettings(LLAMA, H200, 2).kv_cache(swap_space_gib=4).num_host_blocks == 4 * GIB // (16 * 65536)
+    assert MemorySettings(LLAMA, H200).kv_cache(swap_space_gib=0.001).num_host_blocks == 0
 
 
 def test_swap_takes_the_host_link() -> None:
-    assert swap_s_per_block(kv_cache(LLAMA, H200), H200) == 16 * 131072 / 55e9
-    assert swap_s_per_block(kv_cache(LLAMA, H200, 4), H200) == 16 * 32768 / 55e9
+    assert swap_s_per_block(MemorySettings(LLAMA, H200).kv_cache(), H200) == 16 * 131072 / 55e9
+    assert swap_s_per_block(MemorySettings(LLAMA, H200, 4).kv_cache(), H200) == 16 * 32768 / 55e9
 
 
 @given(
@@ -100,14 +103,16 @@ def test_the_cache_is_what_remains(
 ) -> None:
     if ranks not in model.tensor_parallel_choices():
         return
-    split = memory_budget(model, H200, ranks, utilization, max_num_batched_tokens)
+    split = MemorySettings(model, H200, ranks, utilization, block_size, max_num_batched_tokens).budget()
     try:
-        kv = kv_cache(model, H200, ranks, utilization, block_size, max_num_batched_tokens)
+        kv = MemorySettings(model, H200, ranks, utilization, block_size, max_num_batched_tokens).kv_cache()
     except InputError:
         assert split.kv < 2 * block_size * model.kv_bytes_per_token(ranks)
         return
     assert kv.num_gpu_blocks * kv.bytes_per_block <= split.kv < (kv.num_gpu_blocks + 1) * kv.bytes_per_block
-    more = kv_cache(model, replace(H200, memory_gib=150.0), ranks, utilization, block_size, max_num_batched_tokens)
+    more = MemorySettings(
+        model, replace(H200, memory_gib=150.0), ranks, utilization, block_size, max_num_batched_tokens
+    ).kv_cache()
     assert more.num_gpu_blocks >= kv.num_gpu_blocks
 
 
@@ -131,7 +136,7 @@ def test_how_many_fit_counts_whole_blocks(context: int, each: int) -> None:
 
 def test_weights_that_do_not_fit() -> None:
     with pytest.raises(InputError) as error:
-        kv_cache(MODELS["llama-3.1-70b"], GPUS["h100"])
+        MemorySettings(MODELS["llama-3.1-70b"], GPUS["h100"]).kv_cache()
     assert str(error.value) == (
         "llama-3.1-70b needs 131.4 GiB of weights on each of 1 GPU(s), h100 has 71.3 GiB (0.9 x 79.2) for the server\n"
         "  use tensor_parallel >= 2"
@@ -141,24 +146,24 @@ def test_weights_that_do_not_fit() -> None:
 def test_the_advised_tensor_parallel_fits_and_no_smaller_one_does() -> None:
     model, gpu = MODELS["llama-3.1-405b"], GPUS["h100"]
     with pytest.raises(InputError, match=r"378\.0 GiB of weights on each of 2") as error:
-        kv_cache(model, gpu, 2)
+        MemorySettings(model, gpu, 2).kv_cache()
     assert error.value.hint == "use tensor_parallel >= 16"
-    kv_cache(model, gpu, 16)
+    MemorySettings(model, gpu, 16).kv_cache()
     with pytest.raises(InputError):
-        kv_cache(model, gpu, 8)
+        MemorySettings(model, gpu, 8).kv_cache()
 
 
 def test_weights_that_fit_without_room_for_a_cache() -> None:
     gpu = replace(GPUS["l4"], memory_gib=17.0)
     with pytest.raises(InputError, match="no room for KV cache") as error:
-        kv_cache(LLAMA, gpu)
+        MemorySettings(LLAMA, gpu).kv_cache()
     assert error.value.hint == "use tensor_parallel >= 2"
 
 
 def test_a_gpu_that_no_tensor_parallel_helps() -> None:
     tiny = replace(GPUS["l4"], memory_gib=1.0)
     with pytest.raises(InputError) as error:
-        kv_cache(LLAMA, tiny)
+        MemorySettings(LLAMA, tiny).kv_cache()
     assert error.value.hint == "no tensor_parallel makes it fit: take a GPU with more memory"
 
 
@@ -176,13 +181,15 @@ def test_a_gpu_that_no_tensor_parallel_helps() -> None:
     ],
 )
 def test_values_out_of_range(arguments: dict[str, float], message: str) -> None:
+    late = {name: value for name, value in arguments.items() if name in ("swap_space_gib", "num_gpu_blocks")}
+    early = {name: value for name, value in arguments.items() if name not in late}
     with pytest.raises(InputError, match=message):
-        kv_cache(LLAMA, H200, **arguments)  # type: ignore[arg-type] # wrong on purpose
+        MemorySettings(LLAMA, H200, **early).kv_cache(**late)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_figures_agree_with_the_cache() -> None:
-    figures = kv_figures(MODELS["llama-3.1-70b"], GPUS["h100"], 4, 4000)
-    kv = kv_cache(MODELS["llama-3.1-70b"], GPUS["h100"], 4)
+    figures = kv_figures(MemorySettings(MODELS["llama-3.1-70b"], GPUS["h100"], 4), 4000)
+    kv = MemorySettings(MODELS["llama-3.1-70b"], GPUS["h100"], 4).kv_cache()
     assert figures["num_gpu_blocks"] == kv.num_gpu_blocks
     assert figures["kv_tokens"] == kv.tokens
     assert figures["requests_that_fit"] == {4000: kv.usable // 250}
@@ -192,17 +199,17 @@ def test_figures_agree_with_the_cache() -> None:
 
 
 def test_figures_stop_at_the_models_longest_context() -> None:
-    assert list(kv_figures(MODELS["gpt2"], H200)["requests_that_fit"]) == [512, 1024]
-    assert list(kv_figures(replace(LLAMA, max_model_len=300), H200)["requests_that_fit"]) == [300]
+    assert list(kv_figures(MemorySettings(MODELS["gpt2"], H200))["requests_that_fit"]) == [512, 1024]
+    assert list(kv_figures(MemorySettings(replace(LLAMA, max_model_len=300), H200))["requests_that_fit"]) == [300]
     with pytest.raises(InputError, match="context 1025 is longer than gpt2 can read"):
-        kv_figures(MODELS["gpt2"], H200, context_tokens=1025)
+        kv_figures(MemorySettings(MODELS["gpt2"], H200), context_tokens=1025)
     with pytest.raises(InputError, match="context must be at least 1 token"):
-        kv_figures(MODELS["gpt2"], H200, context_tokens=0)
+        kv_figures(MemorySettings(MODELS["gpt2"], H200), context_tokens=0)
 
 
 def test_table() -> None:
     gpu = Gpu("toy", 40.0, 1000, 100, 25, 32, None, "made up")
-    text = kv_table(kv_figures(LLAMA, gpu, 2, 10_000))
+    text = kv_table(kv_figures(MemorySettings(LLAMA, gpu, 2), 10_000))
     assert text == "\n".join(
         [
             "llama-3.1-8b on 2 x toy: 8.03 billion parameters",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from simulator.metrics import series
 from simulator.metrics.series import Points, StepFunction, downsample
 from simulator.metrics.summary import summarize
+from simulator.results.records import LifeColumns
 from tests.naive_metrics import depth, wait_times
 from tests.records_maker import single_server, tell
 from tests.story import Story
@@ -154,3 +156,15 @@ def test_queue_depth_of_some() -> None:
     records = single_server(np.zeros(3), np.ones(3))
     found = series.queue_depth(records, np.array([False, False, True]))
     assert (found.time_s.tolist(), found.value.tolist()) == ([0.0, 2.0], [1.0, 0.0])
+
+
+def test_replicas_that_come_and_go() -> None:
+    records = tell(3, requests=20).records()
+    assert series.replicas_there(records) is None
+    lives = LifeColumns(
+        replica=np.array([0, 1, 1]), start_s=np.array([0.0, 2.0, 7.0]), ready_s=np.array([0.0, 3.0, 8.0]),
+        drain_s=np.array([np.nan, 4.0, np.nan]), end_s=np.array([np.nan, 5.0, np.nan]),
+    )  # fmt: skip
+    found = series.replicas_there(replace(records, lives=lives))
+    assert found is not None
+    assert found.at(np.array([-1.0, 0.0, 1.9, 2.0, 4.9, 5.0, 7.0])).tolist() == [0, 1, 1, 2, 2, 1, 2]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.metrics import latency, usage
+from simulator.metrics.fleet_metrics import by_replica
 from simulator.metrics.summary import summarize
 from simulator.metrics.usage import row_pieces, step_starts
 from tests.naive_metrics import same
@@ -55,3 +56,16 @@ def test_a_share_is_not_above_one_for_rounding() -> None:
         summary = summarize(single_server(np.zeros(10), np.full(10, step_s)))
         assert summary["busy_fraction"] is not None
         assert 1 - 1e-12 < summary["busy_fraction"] <= 1
+
+
+@given(stories, st.booleans())
+def test_the_least_and_the_most_busy_replica(story: Story, cut: bool) -> None:
+    records = story.records()
+    warmup_s = float(np.ptp(records.requests.arrival_s)) / 2 if cut else 0.0
+    summary = summarize(records, warmup_s=warmup_s)
+    shares = by_replica(records, warmup_s=warmup_s).busy_fraction
+    ends = (summary["least_busy_fraction"], summary["most_busy_fraction"])
+    if records.replicas == 1 or np.isnan(shares).all():
+        assert ends == (None, None)
+    else:
+        assert np.allclose(np.array(ends, dtype=float), [np.nanmin(shares), np.nanmax(shares)])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulator.statistics.bootstrap import RESAMPLES, bootstrap_difference
-from simulator.statistics.floats import Floats
 from simulator.statistics.intervals import Interval
+from simulator.statistics.sums import Floats
 
 
 def written_out(values: Floats, percent: float) -> Floats:

@@ -92,7 +92,7 @@ def test_a_share_by_hand() -> None:
 def test_the_interval_of_a_share_covers_it_as_often_as_it_says(a: float, b: float) -> None:
     """95 % where the shares are spread evenly, 92 % where they crowd at the end; Student's t falls to 84 % there."""
     rng = np.random.default_rng(1)
-    samples = [rng.beta(a, b, 5) for _ in range(3000)]
+    samples = [rng.beta(a, b, 5) for _ in range(1000)]
     ours, plain = (
         np.mean([each.low <= a / (a + b) <= each.high for each in map(make, samples)])
         for make in (lambda shares: metric_interval("slo_attainment", shares), mean_interval)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.statistics.floats import Floats
 from simulator.statistics.mser import BATCH, Cut, mser5
+from simulator.statistics.sums import Floats
 
 
 def naive(values: Floats) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import resolved_yaml
+from scenarios.assembly.engine_policy import policy_traits, resolved_yaml
 from scenarios.plan.deploy import deploy
 from simulator.errors import InputError
 from simulator.policies import built_in_policies, server_of
@@ -96,6 +96,22 @@ def test_the_host_is_that_of_the_schedule_which_a_plan_starts(policy: str, overl
     assert chosen.resolve_host() == (known.asynchronous if started else known.synchronous)
 
 
+@pytest.mark.parametrize("policy", ["vllm", "chunked_prefill"])
+@pytest.mark.parametrize("version", ["0.12", "0.33"])
+def test_scheduling_is_simulated_labelled_and_deployed_as_one_thing(policy: str, version: str) -> None:
+    """Left out, it is null in the resolved scenario, without a flag, and with the host of the version's default."""
+    for asked, flag in ((None, None), (True, "--async-scheduling"), (False, "--no-async-scheduling")):
+        given = {} if asked is None else {"async_scheduling": asked}
+        chosen = scenario(policy=policy, version=version, **given)
+        assert _yaml(resolved_yaml(chosen))["engine"]["async_scheduling"] is asked
+        assert scenarios.load(_yaml(resolved_yaml(chosen))).resolved_around() == chosen.resolved_around()
+        flags = [word for word in deploy(chosen).split() if word.endswith("async-scheduling")]
+        assert flags == ([] if flag is None else [flag])
+        overlaps = version == "0.33" if asked is None else asked
+        assert chosen.resolve_host() == server_of(policy).host(version, overlaps)
+        assert policy_traits(chosen).async_scheduling == bool(asked)
+
+
 @pytest.mark.parametrize("cost", [LINEAR, "cost={kind: roofline}", "cost={kind: profile, name: h100-llama-3.1-8b}"])
 def test_every_kind_of_cost_takes_it(cost: str) -> None:
     hardware = "hardware.gpu=h100"
@@ -158,7 +174,7 @@ def test_times_below_nothing_are_refused() -> None:
 
 
 def test_ranks_that_share_experts_take_it_too() -> None:
-    from scenarios.assembly.shared_experts import build_group_cost
+    from scenarios.assembly.replica_parts import build_group_cost
 
     def step_s(host: str) -> float:
         data = {

@@ -17,17 +17,16 @@ from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
 from simulator.timing.profile.arithmetic import corrected, octaves_outside, on_many_axes
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
 from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
-from simulator.timing.profile.features import decode_features, prompt_features
-from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.profile.physics import Physics, decode_features, prompt_features
+from simulator.timing.profile.surface import Surface, SurfaceAxis
 from tests.profile_maker import apart, profile
 
-ROWS = Axis("seqs", (1.0, 3.0, 16.0))
-COLUMNS = Axis("context", (0.0, 8.0, 64.0, 4096.0))
+ROWS = SurfaceAxis("seqs", (1.0, 3.0, 16.0))
+COLUMNS = SurfaceAxis("context", (0.0, 8.0, 64.0, 4096.0))
 TABLE = tuple(np.random.default_rng(7).normal(size=12).tolist())
 SURFACES = (
     Surface((ROWS, COLUMNS), Physics(7.0, (("seqs", 0.1),), ((("keys", 0.003),), (("chain", 0.02),)), 2.0), TABLE),
-    Surface((Axis("seqs", (4.0,)), Axis("context", (16.0,))), Physics(7.0), TABLE[:1]),
+    Surface((SurfaceAxis("seqs", (4.0,)), SurfaceAxis("context", (16.0,))), Physics(7.0), TABLE[:1]),
 )
 COUNTS = st.one_of(st.integers(1, 20), st.sampled_from([16, 17, 255, 100_000]))
 VALUES = st.one_of(st.floats(0.0, 1e5), st.sampled_from([0.0, 8.0, 64.0, 4096.0, nextafter(4096.0, inf), 1e9]))

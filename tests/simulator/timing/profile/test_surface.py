@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from simulator.timing.profile.arithmetic import FADE_OCTAVES, find
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.surface import Curve, Surface, SurfaceAxis
 
 PLAIN = Physics(10.0, (("a", 1.0),), ((("b", 2.0),), (("c", 3.0),)), 2.0)
-AXES = (Axis("x", (1.0, 4.0, 16.0)), Axis("y", (0.0, 8.0)), Axis("z", (5.0,)))
+AXES = (SurfaceAxis("x", (1.0, 4.0, 16.0)), SurfaceAxis("y", (0.0, 8.0)), SurfaceAxis("z", (5.0,)))
 TABLE = (0.1, -0.2, 0.3, 0.0, -0.1, 0.2)
 
 

@@ -21,10 +21,10 @@ from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.expert_parallel import ExpertParallelCost
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.profile_schema import read_physics
+from simulator.timing.profile.surface import make_curve
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.assumed import elementwise
 from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, load_expert_tables, read_expert_tables
-from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.routed_experts import even_curve, expert_counts, find_experts
 from tests import tables_maker as maker
 

@@ -1,0 +1,57 @@
+"""A command line: `vllm serve ...`, SGLang's, TensorRT-LLM's, or a container with one of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from scenarios.servers.start import Start, launch_of_image, launches, program, unfolded, with_values
+from simulator.errors import InputError, did_you_mean
+
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_WANTED = (
+    "a command (vllm serve, python -m sglang.launch_server, trtllm-serve, docker run), a file, or http://HOST:PORT"
+)
+
+
+def split_line(text: str, place: str = "command line") -> Start:
+    """Return the words of a command line, without the shell around them; its last comment is the remark."""
+    text = re.sub(r"\\\s*\n", " ", text)
+    line, _, remark = text.partition("  # ")
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise InputError(f"{place}: {error}", hint="quote as a shell does") from None
+    environment = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+            environment[name] = value
+    words = with_values([word for word in words if word not in ("&", "\\")], environment)
+    return Start(place, words, environment=environment, remark=remark.strip())
+
+
+def read_command(text: str, place: str = "command line") -> Start:
+    """Return the server that a command line starts. Raises InputError where it starts none."""
+    whole = split_line(text, place)
+    words = unfolded(whole.words)
+    found = program(words)
+    image = _image(words)
+    if found is None and image is None:
+        known = [word for launch in launches() for name in launch.programs for word in name.split()]
+        first = next((word for word in words if "=" not in word), "")
+        hint = f"{did_you_mean(first, known)}SOURCE is {_WANTED}"
+        raise InputError(f"nothing in {text.strip()[:60]!r} starts a server", file=place, hint=hint)
+    if found is None and image is not None:
+        words = words[image + 1 :]
+    name = whole.words[image] if image is not None and image < len(whole.words) else ""
+    return Start(place, words, image=name, environment=whole.environment, remark=whole.remark, gpu=whole.remark)
+
+
+def _image(words: list[str]) -> int | None:
+    """Return the place of a server's image behind `docker run`."""
+    if not any(word.rpartition("/")[2] in _CONTAINERS for word in words):
+        return None
+    names = (place for place, word in enumerate(words) if not word.startswith("-") and ("/" in word or ":" in word))
+    return next((place for place in names if "=" not in words[place] and launch_of_image(words[place])
+                 and words[place - 1] not in ("-v", "--volume", "--name", "-p", "-e", "--env")), None)  # fmt: skip

@@ -1,0 +1,186 @@
+"""A scenario from servers that were read: each key with the place it was taken from, and notes on all the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from scenarios.servers.flags import Read
+from scenarios.servers.names import gpu_of, model_of
+from scenarios.servers.reading import launch_of, read_start, version_of
+from scenarios.servers.start import Start, policy_of
+from simulator.errors import InputError
+from simulator.hardware.gpus import find_gpu
+from simulator.policies import policy_class, policy_parameters
+from simulator.servers import Launch
+
+_SECTIONS = ("model", "hardware", "cost", "engine", "replicas", "workload")
+_PLACEHOLDER = {"preset": "chat", "rate": 1.0, "requests": 500}
+_GPU = "h200"  # the default of a scenario
+_VERSION, _TOKENS = "engine.version", "kv_tokens"
+_BY_DEFAULT = "the server's default"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A scenario: as data, with the place of each dotted key; `read` and `notes` say what it does not hold."""
+
+    data: Mapping[str, Any]
+    why: Mapping[str, str]
+    read: Read
+    notes: Sequence[str]
+    scenario: Scenario
+
+    def text(self) -> str:
+        """Return the scenario as YAML, each key with a comment."""
+        lines = []
+        for section, value in self.data.items():
+            if section in ("hardware", "engine"):
+                lines.append(f"{section}:")
+                lines += [self._line(f"  {key}", one, f"{section}.{key}") for key, one in value.items()]
+            else:
+                lines.append(self._line(section, value, section))
+        return "\n".join(lines) + "\n"
+
+    def _line(self, key: str, value: object, path: str) -> str:
+        written = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+        line = f"{key}: {written.removesuffix('...' + chr(10)).strip()}"
+        return f"{line:<38}  # {self.why[path]}" if path in self.why else line
+
+    def all_notes(self) -> list[str]:
+        """Return a line for each flag that the scenario does not say, and what else a reader must know."""
+        read = self.read
+        near = [
+            f"{flag} is unknown{f', did you mean --{name}?' if name else ''}" for flag, name in read.unknown.items()
+        ]
+        left = [f"{flag} is left out: {why}" for flag, why in read.not_modelled.items()]
+        idle = [f"{flag} has no effect here: {why}" for flag, why in read.without_effect.items()]
+        return [*self.notes, *(f"warning: {each}" for each in near), *left, *idle]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        read = self.read
+        return {"scenario": dict(self.data), "from": dict(self.why), "not_modelled": read.not_modelled,
+                "without_effect": read.without_effect, "unknown": read.unknown, "notes": list(self.notes)}  # fmt: skip
+
+
+def make(
+    starts: Sequence[Start], *, gpu: str | None = None, trace: Path | None = None, overrides: Sequence[str] = ()
+) -> Found:
+    """Make the scenario of servers; what several say is as the first says.
+
+    Raises InputError where they name no model that is known, or say what no scenario can hold.
+    """
+    launch = launch_of(starts[0])
+    read, notes = Read(), [note for start in starts for note in start.notes]
+    for start in starts:
+        read.add(read_start(launch, start, notes))
+    chosen = dict(each.partition("=")[::2] for each in overrides)
+    model, why = (chosen["model"], "--set") if "model" in chosen else model_of(read.model, starts[0].place)
+    card, why_gpu = _gpu(starts, gpu, chosen.get("hardware.gpu"))
+    data = {"model": model, "hardware.gpu": card, "engine.policy": policy_of(launch)}
+    places = {"model": why, "hardware.gpu": why_gpu, "engine.policy": f"the scheduler of {launch.programs[0]}"}
+    if "version" in policy_parameters(policy_class(policy_of(launch))):
+        data[_VERSION], places[_VERSION] = version_of(launch, starts, read.taken.pop(_VERSION, None))
+    given = _given(launch, read, card, data.get(_VERSION), places)
+    _settle(launch, data, given, places)
+    return _finish(data, places, read, notes, trace, overrides)
+
+
+def _gpu(starts: Sequence[Start], asked: str | None, chosen: str | None) -> tuple[str, str]:
+    if asked or chosen:
+        return asked or str(chosen), "--gpu" if asked else "--set"
+    named = next((name for start in starts if (name := gpu_of(start.gpu))), None)
+    return (named, "its name in the source") if named else (_GPU, "NOT SAID, and it decides the most: --gpu NAME")
+
+
+def _given(launch: Launch, read: Read, card: str, version: object, places: dict[str, str]) -> dict[str, Any]:
+    """Return what flags say and, where they say nothing, what the server then does."""
+    given = {key: value for key, (value, _) in read.taken.items()}
+    places |= {key: flag for key, (_, flag) in read.taken.items()}
+    defaults = {flag.key: flag.default for flag in (*launch.options, *launch.flags) if flag.default is not None}
+    if launch.defaults is not None:
+        memory = find_gpu(card).memory_gib
+        defaults |= launch.defaults(memory, card, None if version is None else str(version))
+    for key, value in defaults.items():
+        if key not in given:
+            given[key], places[key] = value, _BY_DEFAULT
+    for key, value in (launch.joined(given) if launch.joined else {}).items():
+        given[key], places[key] = value, "follows from the others"
+    return given
+
+
+def _settle(launch: Launch, data: dict[str, Any], given: dict[str, Any], places: dict[str, str]) -> None:
+    """Put what was given into the data; what the policy does not have, and defaults that are its own, are left out."""
+    widths = {key.removeprefix("model."): given.pop(key) for key in list(given) if key.startswith("model.")}
+    widths = {key: value for key, value in widths.items() if value is not None}
+    if widths:
+        data["model"] = ({"base": data["model"]} if isinstance(data["model"], str) else data["model"]) | widths
+    if tokens := given.pop(_TOKENS, None):
+        given.setdefault("hardware.num_gpu_blocks", tokens // (given.get("engine.block_size") or 1))
+        places.setdefault("hardware.num_gpu_blocks", f"{places[_TOKENS]}: {tokens:,} tokens")
+    if given.get("engine.enable_prefix_caching") and not caches_prefixes(policy_of(launch)):
+        given["engine.enable_prefix_caching"] = False
+    own = {f"engine.{key}" for key in engine_keys(policy_of(launch), {})}
+    plain = load({"engine": {"policy": policy_of(launch)}, "workload": _PLACEHOLDER}).resolved()
+    usual = {f"{section}.{key}": value for section in ("hardware", "engine") for key, value in plain[section].items()}
+    for key, value in given.items():
+        is_own = not key.startswith("engine.") or key in own
+        is_usual = (places[key] == _BY_DEFAULT and usual.get(key) == value) or (key == "replicas" and value == 1)
+        if value is not None and is_own and not is_usual:
+            data[key] = value
+
+
+def _finish(
+    data: dict[str, Any],
+    places: dict[str, str],
+    read: Read,
+    notes: list[str],
+    trace: Path | None,
+    overrides: Sequence[str],
+) -> Found:
+    """Nest the keys, add step times and traffic, and check the whole."""
+    name = re.sub(r"[^\w.+-]+", "-", Path(read.model).name).strip("-._+")[:90]
+    data["workload"] = {"trace": {"path": str(trace)}} if trace else dict(_PLACEHOLDER)
+    places["workload"] = str(trace) if trace else "A PLACEHOLDER, not your traffic: --trace FILE gives it"
+    if trace is None:
+        notes.append("warning: the workload is a placeholder: give your traffic with --trace FILE")
+    scenario, why = _priced(_nested(f"{name or 'a'}-server", data), overrides)
+    places |= {"cost": why, **{each.partition("=")[0]: "--set" for each in overrides}}
+    given = scenario.model_dump(exclude_unset=True)
+    found = {key: given[key] for key in ("name", *_SECTIONS, "seed", "slo") if key in given}
+    known = policy_parameters(policy_class(str(found["engine"]["policy"]))).get("async_scheduling")
+    if known is not None and known.default is None and "async_scheduling" not in found["engine"]:
+        notes.append(
+            "async_scheduling is left to the version, as by the server: the host follows it, and steps are planned in "
+            "turn; --set engine.async_scheduling=true plans each while the one before runs"
+        )
+    return Found(found, places, read, notes, scenario)
+
+
+def _nested(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    nest: dict[str, Any] = {"name": name}
+    for section in _SECTIONS:
+        for key, value in data.items():
+            around, _, last = key.partition(".")
+            if around == section:
+                nest[section] = {**nest.get(section, {}), last: value} if last else value
+    return nest
+
+
+def _priced(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[Scenario, str]:
+    """Return the scenario by measured kernels where they are shipped, else by the roofline, and why."""
+    try:
+        found = load({**data, "cost": {"kind": "profile"}}, overrides)
+        found.cost.build(found)
+    except InputError:
+        return load({**data, "cost": {"kind": "roofline"}}, overrides), "no measured kernels for this model and GPU"
+    return found, "measured kernels for this model and GPU"

@@ -1,0 +1,91 @@
+"""The servers of a source, whatever kind it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from scenarios.servers.command_line import read_command
+from scenarios.servers.compose import read_services
+from scenarios.servers.config_file import read_config
+from scenarios.servers.helm import read_values
+from scenarios.servers.kubernetes import read_manifests
+from scenarios.servers.running import read_log, read_metrics, read_server
+from scenarios.servers.start import Start
+from simulator.errors import InputError
+
+_MOST_BYTES = 64 * 2**20
+_FILES = (".yaml", ".yml", ".log", ".txt", ".json", ".sh", ".prom")
+_KINDS = "vLLM's or TensorRT-LLM's YAML of flags, a compose file, Kubernetes manifests, Helm values, a log, a scrape"
+
+
+def read_source(source: str) -> list[Start]:
+    """Return the servers of a command line, a file or an address.
+
+    Raises InputError, with the file, where there is none in it.
+    """
+    if source.startswith(("http://", "https://")):
+        return [read_server(source)]
+    path = Path(source)
+    if "\n" not in source and len(source) < 1000 and path.is_file():
+        return _of_file(path)
+    if " " not in source.strip() and path.suffix in _FILES:
+        raise InputError("no such file", file=source)
+    return [read_command(source)]
+
+
+def choose(starts: Sequence[Start], wanted: str | None) -> tuple[Start, list[str]]:
+    """Return the server that is meant, the first by default, and notes on the others."""
+    places = [start.place for start in starts]
+    if wanted is not None:
+        starts = [start for start in starts if wanted in start.place]
+        if not starts:
+            raise InputError(f"no server is called {wanted!r}", file="--server", hint=f"there are: {'; '.join(places)}")
+    others = [start.place for start in starts[1:]]
+    if not others:
+        return starts[0], []
+    told = f"{starts[0].place} is taken of several servers; --server NAME takes another: {'; '.join(others)}"
+    return starts[0], [f"warning: {told}"]
+
+
+def _of_file(path: Path) -> list[Start]:
+    file = str(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"larger than {_MOST_BYTES // 2**20} MiB", file=file, hint="give the lines of the start")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=file) from None
+    if (logged := read_log(text, file)) is not None:
+        return [logged]
+    if "\nvllm:" in text or "# HELP " in text:
+        if (scraped := read_metrics(text, file)).words:
+            return [scraped]
+        raise InputError("this scrape has no metrics of vLLM", file=file)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        return [read_command(text, file)]
+    return _of_yaml(text, file)
+
+
+def _of_yaml(text: str, file: str) -> list[Start]:
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError(
+            str(getattr(error, "problem", None) or "cannot be read as YAML"),
+            file=file, line=mark.line + 1 if mark else None, column=mark.column + 1 if mark else None,
+        ) from None  # fmt: skip
+    first = documents[0] if documents and isinstance(documents[0], Mapping) else {}
+    if any(isinstance(each, Mapping) and "kind" in each for each in documents):
+        found = read_manifests(documents, file)
+    elif isinstance(first.get("services"), Mapping):
+        found = read_services(first, file)
+    elif not (found := read_values(first, file)):
+        flags = read_config(first, file)
+        found = [] if flags is None else [flags]
+    if not found:
+        raise InputError("nothing in it starts a server that is known here", file=file, hint=f"it may be {_KINDS}")
+    return found

@@ -1,0 +1,97 @@
+"""The command line of SGLang 0.5, python/sglang/srt/server_args.py: what is taken, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.servers import Flag, Launch
+
+FP8 = ("fp8_e4m3", "fp8_e5m2", "fp8")
+_ORDERS = {name: name for name in ("fcfs", "lpm", "lof", "dfs-weight")}
+
+
+def _defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
+    """Return what depends on the GPU, of 0.5.9 (`_handle_gpu_memory_settings`); the share of memory is not rebuilt.
+
+    Requests at a time are bounded by memory: `max_running_requests` is between 2,048 and 4,096.
+    """
+    chunk = next((size for below, size in ((35, 2048), (60, 4096), (160, 8192)) if memory_gib < below), 16384)
+    return {"engine.max_num_seqs": 2048, "engine.chunked_prefill_size": chunk}
+
+
+def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the bound of a step, which SGLang does not have: as wide as its chunks and its prefills."""
+    sizes = [found.get(f"engine.{key}") or 0 for key in ("chunked_prefill_size", "max_prefill_tokens")]
+    return {"engine.max_num_batched_tokens": max(sizes)}
+
+
+def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
+    step, chunk = policy.max_num_batched_tokens, policy.chunked_prefill_size or policy.max_num_batched_tokens
+    prefill = policy.max_prefill_tokens or step
+    return {
+        "engine.chunked_prefill_size": min(step, chunk),
+        "engine.max_prefill_tokens": prefill if chunk > 0 else min(step, prefill),
+    }
+
+
+LAUNCH = Launch(
+    programs=("python -m sglang.launch_server", "sglang serve", "sglang.launch_server", "dynamo.sglang"),
+    images=("/sglang",),
+    model="--model-path",
+    model_names=("--model",),
+    flags=(
+        Flag("--tp-size --tensor-parallel-size --tp", "hardware.tensor_parallel", default=1),
+        Flag("--max-running-requests", "engine.max_num_seqs"),
+        Flag("--chunked-prefill-size", "engine.chunked_prefill_size"),
+        Flag("--max-prefill-tokens", "engine.max_prefill_tokens", default=16384, always=True),
+        Flag("--mem-fraction-static", "hardware.gpu_memory_utilization"),
+        Flag("--schedule-policy", "engine.order", default="fcfs", always=True, words=_ORDERS),
+        Flag("--schedule-conservativeness", "engine.schedule_conservativeness", default=1.0, always=True),
+        Flag("--enable-mixed-chunk", "engine.enable_mixed_chunk", default=False, means=True),
+        Flag("--page-size", "engine.block_size", default=1, always=True),
+        Flag("--disable-radix-cache", "engine.enable_prefix_caching", default=True, means=False),
+        Flag("--disable-overlap-schedule", "engine.async_scheduling", default=True, means=False),
+        Flag("--max-queued-requests", "engine.max_queued_requests"),
+        Flag("--dp-size --data-parallel-size --dp", "replicas", is_written=False),
+        Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
+             words={1: FP8, 2: ("bf16", "bfloat16"), None: ("auto",)}),
+        Flag("--quantization", "model.dtype_bytes", is_written=False, words={1: ("fp8", "w8a8_fp8")}),
+    ),
+    without_effect={
+        "how clients reach it": "host port fastapi-root-path grpc-mode api-key admin-api-key served-model-name *ssl-* "
+        "skip-server-warmup warmups file-storage-path",
+        "how text becomes tokens and answers": "tokenizer* skip-tokenizer-init trust-remote-code chat-template "
+        "hf-chat-template-name completion-template reasoning-parser tool-call-parser tool-server sampling-* "
+        "preferred-sampling-params grammar-backend constrained-json-* random-seed is-embedding "
+        "disable-outlines-disk-cache *tokenizer-batch-*",
+        "where the weights come from": "revision load-format model-loader-extra-config download-dir model-checksum "
+        "json-model-override-args model-impl weight-* custom-weight-loader remote-instance-*",
+        "what is logged and measured": "*log* *metrics* enable-trace otlp-* show-time-cost crash-dump-folder "
+        "*-buckets enable-request-time-stats-logging kv-events-config decode-log-interval enable-cache-report",
+        "how its processes find each other": "dist-* nccl-port nnodes node-rank base-gpu-id gpu-id-step *watchdog* "
+        "sleep-on-idle device numa-node *ipc-name enable-p2p-check stream-interval stream-output enable-memory-saver",
+    },
+    not_modelled={
+        "lengths are bounded by the workload": "context-length max-total-tokens allow-auto-truncate",
+        "a replica is one pipeline stage: see `hardware.tensor_parallel`": "pp-* pipeline-parallel-size *cp-size",
+        "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "*cuda-graph* "
+        "*torch-compile* torchao-config",
+        "step times are those of `cost`, whatever the kernels": "*attention-backend *-backend sampling-backend "
+        "disable-custom-all-reduce enable-*allreduce* enable-nccl-nvls enable-symm-mem *flashinfer* *deepep* moe-* "
+        "*two-batch-overlap tbo-* *eplb* ep-* expert-parallel-size enable-dp-attention enable-dp-lm-head "
+        "disable-shared-experts-fusion disable-chunked-prefix-cache num-continuous-decode-steps triton-* dtype",
+        "speculative decoding is not modelled yet": "speculative-*",
+        "adapters are not modelled yet": "*lora*",
+        "KV outside the GPU, and moving between servers, is not modelled from flags": "*hicache* disaggregation-* "
+        "enable-hierarchical-cache enable-lmcache cpu-offload-gb offload-*",
+        "prompts of tokens alone are modelled": "*mm-* *multimodal*",
+        "this rule of the scheduler is not modelled yet": "*priority* prefill-max-requests enable-dynamic-chunking "
+        "*prefill-delayer* load-balance-method radix-eviction-policy scheduler-recv-interval",
+    },
+    container="lmsysorg/sglang:latest",
+    port=30000,
+    defaults=_defaults,
+    joined=_joined,
+    written=_written,
+)  # fmt: skip

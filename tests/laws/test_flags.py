@@ -1,0 +1,91 @@
+"""What a plan writes as flags is read back as the same scenario, for every policy that a server has."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import scenarios
+from scenarios.assembly.engine_policy import build_policy
+from scenarios.plan.deploy import deploy
+from scenarios.servers.scenario import make
+from scenarios.servers.source import read_source
+from scenarios.servers.start import policy_of
+from simulator.policies import built_in_policies, rules_of, server_of
+
+WORKLOAD = {"preset": "chat", "rate": 1.0, "requests": 5}
+HARDWARE: list[dict[str, Any]] = [
+    {},
+    {"tensor_parallel": 2, "gpu": "h100", "gpu_memory_utilization": 0.85},
+    {"gpu": "b200", "tensor_parallel": 4},
+]
+ENGINE: dict[str, list[dict[str, Any]]] = {
+    "": [{}, {"max_num_seqs": 77, "max_num_batched_tokens": 2345}, {"block_size": 32, "max_num_seqs": 1024}],
+    "vllm": [
+        {"async_scheduling": True, "enable_prefix_caching": True},
+        {"async_scheduling": False, "order": "priority", "version": "0.12"},
+        {"long_prefill_token_threshold": 512, "enable_chunked_prefill": False, "max_queued_requests": 9},
+        {"watermark": 0.02, "reserve_full_isl": False, "max_num_active_seqs": 100},
+        {"long_prefill_token_threshold": 64, "long_prefill_token_threshold_adaptive": True, "version": "0.32"},
+    ],
+    "vllm_v0": [{"enable_chunked_prefill": True}, {"order": "priority"}],
+    "sglang": [
+        {"chunked_prefill_size": 4096}, {"chunked_prefill_size": -1},
+        {"async_scheduling": False, "enable_prefix_caching": True, "order": "lpm"},
+        {"enable_mixed_chunk": True, "schedule_conservativeness": 0.3, "block_size": 1},
+    ],
+    "tensorrt_llm": [
+        {"capacity_policy": "max_utilization"}, {"async_scheduling": True, "enable_chunked_prefill": False},
+        {"capacity_policy": "static_batch", "context_chunking_policy": "equal_progress"},
+    ],
+    "tgi": [{"max_batch_prefill_tokens": 1024, "max_batch_total_tokens": 90_000}, {"waiting_served_ratio": 1.2}],
+}  # fmt: skip
+LAUNCHES = {name: launch for name in built_in_policies() if (launch := server_of(name).launch) is not None}
+OWN = [name for name, launch in LAUNCHES.items() if launch.is_own]
+NEAREST = [name for name, launch in LAUNCHES.items() if not launch.is_own]
+CASES = [(name, engine) for name in OWN for engine in ENGINE[""] + ENGINE.get(policy_of(LAUNCHES[name]), [])]
+
+
+def scenario(policy: str, engine: dict[str, Any], hardware: dict[str, Any]) -> scenarios.Scenario:
+    data = {"hardware": hardware, "workload": WORKLOAD, "cost": {"kind": "roofline"}}
+    return scenarios.load({**data, "engine": {"policy": policy, **engine}})
+
+
+def read_back(chosen: scenarios.Scenario, replicas: int = 1) -> scenarios.Scenario:
+    start = read_source(deploy(chosen, replicas))[0]
+    return make([start], gpu=chosen.resolve_gpu().name).scenario
+
+
+@pytest.mark.parametrize("hardware", HARDWARE, ids=str)
+@pytest.mark.parametrize(("policy", "engine"), CASES, ids=str)
+def test_flags_of_a_plan_are_read_back_as_the_same_scenario(
+    policy: str, engine: dict[str, Any], hardware: dict[str, Any]
+) -> None:
+    is_said = policy != "tensorrt_llm" or "gpu_memory_utilization" not in hardware  # its own is of other memory
+    chosen = scenario(policy, engine, hardware if is_said else {})
+    found = read_back(chosen)
+    assert found.model == chosen.model
+    assert found.hardware == chosen.hardware or "block_size" in engine
+    assert rules_of(found.engine.policy) == rules_of(policy)
+    ours, theirs = build_policy(chosen), build_policy(found)
+    for each in fields(ours):  # type: ignore[arg-type] # every policy is a dataclass
+        mine, its = (getattr(policy, each.name) for policy in (ours, theirs))
+        # A size that is left to another parameter comes back as the number it has; `_limits` is what runs.
+        assert mine == its or (mine is None and each.name.startswith(("chunked_", "max_")))
+    for key in ("block_size", "enable_prefix_caching", "max_queued_requests"):
+        assert getattr(found.engine, key) == getattr(chosen.engine, key) or policy == "tgi"
+    assert found.resolve_host() == chosen.resolve_host()
+    assert deploy(found) == deploy(chosen)
+
+
+def test_replicas_are_read_back() -> None:
+    assert read_back(scenario("vllm", {}, {}), replicas=3).replicas == 3
+
+
+@pytest.mark.parametrize("policy", NEAREST)
+def test_the_nearest_server_of_a_policy_says_that_it_is_another(policy: str) -> None:
+    chosen = scenario(policy, {}, {})
+    assert "vLLM" in deploy(chosen).partition("  # ")[2]
+    assert read_back(chosen).engine.parameter("max_num_seqs") == chosen.engine.parameter("max_num_seqs")

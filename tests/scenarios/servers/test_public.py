@@ -1,0 +1,51 @@
+"""Published commands and manifests: what comes out of each, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import scenarios
+from scenarios.servers.scenario import Found, make
+from scenarios.servers.source import choose, read_source
+from simulator.errors import InputError
+from tests.scenarios.servers.public import CASES, Case
+
+
+def found(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
+    monkeypatch.chdir(folder)
+    for name, text in case.files.items():
+        (folder / name).write_text(text)
+    source = case.text
+    if case.suffix:
+        source = f"source{case.suffix}"
+        (folder / source).write_text(case.text)
+    start, _ = choose(read_source(source), None)
+    return make([start], gpu=case.gpu)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_published_source_becomes_a_scenario_or_is_refused(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case.refused:
+        with pytest.raises(InputError) as error:
+            found(case, tmp_path, monkeypatch)
+        assert case.refused in error.value.message
+        return
+    result = found(case, tmp_path, monkeypatch)
+    assert result.read.unknown == {}
+    data = yaml.safe_load(result.text())
+    flat = {key: value for key, value in data.items() if not isinstance(value, dict) or key == "model"}
+    flat |= {f"{section}.{key}": value for section in ("hardware", "engine") for key, value in data[section].items()}
+    resolved = scenarios.load(data)
+    assert resolved == result.scenario
+    for key, value in case.expected.items():
+        section, _, name = key.partition(".")
+        assert flat.get(key, resolved.resolved()[section] if not name else resolved.resolved()[section][name]) == value
+    left = " ".join(result.read.not_modelled)
+    assert all(flag in left for flag in case.left)
+    for line in result.text().splitlines()[1:]:
+        assert "#" in line or line in ("hardware:", "engine:"), "each key says where it was taken"
