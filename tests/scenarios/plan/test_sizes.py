@@ -20,7 +20,7 @@ def test_each_gpu_has_the_sizes_that_fit() -> None:
     assert not found.refused
     assert any("tensor parallel is varied over what fits (h100 2 4 8, b200 1 2 4)" in note for note in found.notes)
     assert any("held as in the scenario: policy chunked_prefill, max_num_seqs 8" in note for note in found.notes)
-    assert found.candidates[-1].label == "b200, tensor_parallel 4"
+    assert found.candidates[-1].label == "b200, TP 4"
 
 
 def test_what_is_held_stays() -> None:
