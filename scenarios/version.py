@@ -1,3 +1,3 @@
 """The version of batchlab: the one place, which the distribution's metadata is built from."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

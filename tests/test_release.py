@@ -73,6 +73,19 @@ def test_links_of_the_readme_work_elsewhere(tmp_path: Path) -> None:
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)", about) == []
 
 
+def test_the_licences_of_shipped_measurements_are_shipped() -> None:
+    told = text("calibration/LICENSE-data")
+    sources = {
+        (source["source"], source["licence"])
+        for path in (ROOT / "calibration/profiles").glob("*.json")
+        for source in json.loads(path.read_text("utf-8"))["sources"]
+    }
+    assert len(sources) > 1
+    assert [name for name, _ in sources if name not in told] == []
+    assert {licence for _, licence in sources} == {"Apache-2.0", "MIT"}
+    assert "calibration/LICENSE-data" in PYPROJECT["project"]["license-files"]
+
+
 @pytest.mark.parametrize("package", TOPS)
 def test_a_package_says_that_it_is_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").read_bytes() == b""

@@ -47,10 +47,7 @@ class TraceConfig(Strict):
     copies: Annotated[
         float,
         Field(ge=1, le=1e5),
-        doc(
-            "copies of the part laid over each other, each of other clients: more users of its kind; of the last one "
-            "the share that a fraction says"
-        ),
+        doc("copies of the part, laid over each other: each is of other clients; 2.5: the third is a sample of half"),
         Unit("copies"),
     ] = 1.0
     shift_s: Annotated[

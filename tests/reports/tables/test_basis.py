@@ -6,7 +6,7 @@ from reports.tables.basis import provenance_words
 
 BASE: dict[str, Any] = {
     "scenario": "chat", "policy": "static", "model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 1,
-    "replicas": 1, "cost": {"kind": "roofline", "error": "not validated"}, "seed": 0, "version": "0.1.0",
+    "replicas": 1, "cost": {"kind": "roofline", "error": "not validated"}, "seed": 0, "version": "1.0.0",
 }  # fmt: skip
 
 
@@ -16,7 +16,7 @@ def summaries(**of_label: list[dict[str, Any]]) -> Any:
 
 def test_one_run_in_a_line() -> None:
     assert provenance_words(summaries(a=[{}])) == (
-        "llama-3.1-8b on h200, 1 replica; step costs: roofline (not validated); seed 0; batchlab 0.1.0"
+        "llama-3.1-8b on h200, 1 replica; step costs: roofline (not validated); seed 0; batchlab 1.0.0"
     )
 
 

@@ -28,6 +28,7 @@ VERBS = [
     "plan",
     "bench-plan",
     "explain",
+    "from",
     "serve",
     "validate",
     "lockstep",

@@ -73,7 +73,6 @@ CASES: dict[str, list[str]] = {
     "run small.yaml --out .": ["not empty and holds no earlier run", "--out"],
     "compare small.yaml --policies static --out small.yaml/deep": ["cannot write to the folder"],
     # compare
-    "compare small.yaml": ["--policies"],
     "compare small.yaml --policies ,": ["--policies", "no policy to compare"],
     "compare small.yaml --policies static,statc": ["--policies", "did you mean `static`?"],
     "compare small.yaml --policies static,static": ["named twice"],

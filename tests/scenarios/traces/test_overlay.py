@@ -15,14 +15,15 @@ from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.overlay import followers_of, laid_over, units_of
 from simulator.errors import InputError
 from simulator.memory.block_keys import BlockKeys
+from simulator.workload import Workload
 from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 from tests.scenarios.traces.test_replay import SESSIONS
 
 ROWS = NATIVE + "".join(f"{at + (at % 7) / 9:.4f},{1 + at},1\n" for at in range(200))
 
 
-def keys(workload: object, row: int, size: int = 4) -> list[object]:
-    request = workload.request(row)  # type: ignore[attr-defined]
+def keys(workload: Workload, row: int, size: int = 4) -> list[object]:
+    request = workload.request(row)
     return [BlockKeys(request, size, CHAINS)[block] for block in range(request.input_tokens // size)]
 
 
@@ -149,8 +150,4 @@ def test_refuses_what_cannot_be(keys_: dict[str, object], what: str, tmp_path: P
         load({"name": "x", "model": "llama-3.1-8b", "hardware": {"gpu": "h100"}, "workload": {"trace": trace}})
     if "arrival" not in keys_ and "copies" in keys_:
         with pytest.raises(InputError, match="sample"):
-            raise_of(keys_)
-
-
-def raise_of(keys_: dict[str, object]) -> None:
-    TraceOptions(**keys_)  # type: ignore[arg-type]
+            TraceOptions(**keys_)  # type: ignore[arg-type] # the cases name one option or another
