@@ -125,12 +125,13 @@ def test_validate_reads_the_result(tmp_path: Path) -> None:
 def test_the_edge_of_a_plan_is_that_of_one_replica(tmp_path: Path) -> None:
     (tmp_path / "candidates").mkdir()
     (tmp_path / "candidates" / "1.yaml").write_text(json.dumps({**CHAT, "replicas": 4}), encoding="utf-8")
-    best = {"rate": {"value": 40.0, "low": 36.0, "high": 44.0}, "replicas": 4, "feasible": True}
+    rate = {"value": 40.0, "low": 36.0, "high": 44.0}
+    best: dict[str, Any] = {"rate": rate, "replicas": 4, "feasible": True}
     plan = {"candidates": [best], "slo": ["p99_ttft_ms<=300"]}
     (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     edge = edge_of_plan(tmp_path)
     assert (edge.low, edge.high, edge.replicas, edge.scenario.replicas) == (9.0, 11.0, 4, 1)
-    best["rate"]["low"] = None  # type: ignore[index]
+    best["rate"] = {**rate, "low": None}
     (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     with pytest.raises(InputError, match="nothing to test"):
         edge_of_plan(tmp_path)
