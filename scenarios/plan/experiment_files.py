@@ -2,8 +2,8 @@
 
 The requests are JSON Lines of timestamp (s), input_length, output_length (tokens) and hash_ids, which name the blocks
 of the prompt: `timed_trace` of `vllm bench serve` makes prompts of exactly these lengths from them, which share what
-the ids share (vLLM's documentation, Benchmark CLI, Replay timed traces). GuideLLM's `trace_synthetic` reads the same lines
-and leaves the ids out (vllm-project/guidellm, src/guidellm/data/deserializers/trace_synthetic.py).
+the ids share (vLLM's documentation, Benchmark CLI, Replay timed traces). GuideLLM's `trace_synthetic` reads the same
+lines and leaves the ids out (vllm-project/guidellm, src/guidellm/data/deserializers/trace_synthetic.py).
 """
 
 from __future__ import annotations
