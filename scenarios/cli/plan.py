@@ -64,7 +64,9 @@ def plan(
 
     It finds the largest rate that meets the SLO, the fewest replicas for a load, or the best settings, and what they
     cost. Rates have a 95 % interval; candidates whose intervals do not separate them are called equal. --out writes a
-    report, plan.json and a scenario for each of the best candidates; a plan that was stopped goes on there.
+    report, plan.json and, for each of the best candidates, a scenario and what starts its server: a script, a compose
+    file, Kubernetes manifests, and values of llm-d and Dynamo where these start it. A plan that was
+    stopped goes on there.
     """
     from scenarios.plan.goal import chosen_goals
     from scenarios.plan.plan import SEEDS, make_plan

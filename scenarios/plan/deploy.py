@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.scenario import Scenario
 from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
+from scenarios.servers.manifests import Deployed
 from simulator.hardware.models import HUGGING_FACE
 from simulator.policies import server_of
-from simulator.servers import Launch
 
 UNKNOWN_MODEL = "MODEL"
 """The placeholder for the Hugging Face name of a model that is not a built-in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployed:
-    """A server's start: its command, a word each, its file of options, and remarks on what these cannot say."""
-
-    launch: Launch
-    words: Sequence[str]
-    options: Mapping[str, Any]
-    remarks: Sequence[str]
-
-
 def deploy(scenario: Scenario, replicas: int = 1) -> str:
     """Return the command of one replica with a remark on what it cannot say; a remark alone where no server does it."""
-    found = deployed(scenario)
+    found = deployed(scenario, replicas)
     if isinstance(found, str):
         return f"# {found}"
     options = [f"{OPTIONS_FILE}: {flow(found.options)}"] if found.options else []
@@ -37,8 +23,8 @@ def deploy(scenario: Scenario, replicas: int = 1) -> str:
     return f"{line(found.words)}  # {'; '.join(remarks)}" if remarks else line(found.words)
 
 
-def deployed(scenario: Scenario) -> Deployed | str:
-    """Return the start of one replica's server, or the reason why there is none."""
+def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
+    """Return the start of a server with so many replicas, or the reason why there is none."""
     policy = scenario.engine.policy
     if scenario.fleet is not None:
         return "each group has a command of its own: plan the groups one by one"
@@ -55,5 +41,15 @@ def deployed(scenario: Scenario) -> Deployed | str:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
     defaults = {f"engine.{key}": known.default for key, known in scenario.engine.takes().items()}
-    remarks += unsaid(launch, values, defaults)
-    return Deployed(launch, words_of(launch, model, values), options_of(launch, values), remarks)
+    version = getattr(built, "version", None)
+    return Deployed(
+        launch,
+        words_of(launch, model, values),
+        options_of(launch, values),
+        [*remarks, *unsaid(launch, values, defaults)],
+        model,
+        version,
+        scenario.resolve_gpu().name,
+        scenario.hardware.tensor_parallel,
+        replicas,
+    )

@@ -1,4 +1,4 @@
-"""The files of `--out`: the plan as JSON, and a scenario for each of the best candidates."""
+"""The files of `--out`: the plan as JSON; for each of the best candidates a scenario, and what starts its server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.plan.answer import Answer, Plan
+from scenarios.plan.deploy import deployed
 from scenarios.plan.goal import Goal
 from scenarios.plan.traffic import Traffic
-from scenarios.runs.storage.run_folder import CANDIDATES, PLAN
+from scenarios.runs.storage.run_folder import CANDIDATES, DEPLOY, PLAN
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
+from scenarios.servers.manifests import files_of
 from simulator.metrics.outcomes import ATTAINMENT
 
 _MOST = 5
@@ -30,6 +32,11 @@ def write_plan(folder: Path, plan: Plan, base: Scenario) -> None:
     for place, answer in enumerate(chosen(plan), 1):
         scenario = scenario_of(answer, plan, traffic)
         (files / f"{place}.yaml").write_text(resolved_yaml(scenario), encoding="utf-8", newline="\n")
+        server = deployed(answer.candidate.scenario, answer.replicas)
+        if not isinstance(server, str):
+            (folder / DEPLOY / str(place)).mkdir(parents=True)
+            for name, content in files_of(server).items():
+                (folder / DEPLOY / str(place) / name).write_text(content, encoding="utf-8", newline="\n")
 
 
 def chosen(plan: Plan) -> Sequence[Answer]:

@@ -35,8 +35,10 @@ def gpu_schema() -> Schema:
 def formats_schema() -> Schema:
     """The trace formats that can be read."""
     from scenarios.traces.formats import trace_formats
+    from simulator.named_class import CLASS_PATTERN
 
-    return {"enum": ["auto", *trace_formats()]}
+    own = {"type": "string", "pattern": CLASS_PATTERN, "x-allowed": "`path.py:NAME`"}
+    return {"anyOf": [{"enum": ["auto", *trace_formats()]}, own]}
 
 
 def router_schema() -> Schema:

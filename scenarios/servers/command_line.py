@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 
 from scenarios.servers.start import Start, launch_of_image, launches, program, unfolded, with_values
 from simulator.errors import InputError, did_you_mean
@@ -15,9 +16,10 @@ _WANTED = (
 
 
 def split_line(text: str, place: str = "command line") -> Start:
-    """Return the words of a command line, without the shell around them; its last comment is the remark."""
+    """Return the words of a command line, without the shell around them; its comments are the remark."""
     text = re.sub(r"\\\s*\n", " ", text)
-    line, _, remark = text.partition("  # ")
+    line, _, behind = text.partition("  # ")
+    remark = "; ".join([each[2:] for each in line.splitlines() if each.startswith("# ")] + [behind.strip()])
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -28,7 +30,10 @@ def split_line(text: str, place: str = "command line") -> Start:
         if equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
             environment[name] = value
     words = with_values([word for word in words if word not in ("&", "\\")], environment)
-    return Start(place, words, environment=environment, remark=remark.strip())
+    files = {
+        match[1]: match[2] for part in remark.split("; ") if (match := re.fullmatch(r"(\S+\.ya?ml): (\{.*\})", part))
+    }
+    return Start(place, words, environment=environment, remark=remark, files=files, gpu=remark)
 
 
 def read_command(text: str, place: str = "command line") -> Start:
@@ -45,7 +50,7 @@ def read_command(text: str, place: str = "command line") -> Start:
     if found is None and image is not None:
         words = words[image + 1 :]
     name = whole.words[image] if image is not None and image < len(whole.words) else ""
-    return Start(place, words, image=name, environment=whole.environment, remark=whole.remark, gpu=whole.remark)
+    return replace(whole, words=words, image=name)
 
 
 def _image(words: list[str]) -> int | None:

@@ -27,7 +27,11 @@ def read_services(data: Mapping[str, Any], file: str) -> list[Start]:
         place, deploy = f"{file}: service {name}", service.get("deploy") or {}
         replicas = deploy.get("replicas", service.get("scale", 1))
         said = {"replicas": (replicas, f"replicas of {place}")} if replicas != 1 else {}
-        found.append(Start(place, words, image, environment=environment, said=said))
+        texts = {str(each.get("target", "")).rpartition("/")[2]: (data.get("configs") or {}).get(each.get("source"))
+                 for each in service.get("configs") or () if isinstance(each, Mapping)}  # fmt: skip
+        files = {name: str(text["content"]) for name, text in texts.items() if text and "content" in text}
+        gpu = str(service.get("labels", ""))
+        found.append(Start(place, words, image, gpu, environment, said, files=files))
     return found
 
 

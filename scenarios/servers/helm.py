@@ -48,10 +48,8 @@ def _of_llm_d(pods: Mapping[str, Any], model: str, role: str, file: str) -> Star
     if container.get("modelCommand") != "custom":
         own = [model, "--tensor-parallel-size", tensor, *(container.get("args") or [])]
         container |= {"command": [*VLLM.split()], "args": own}
-    found = container_start(
-        container, place, replicas, f"{pods.get('nodeSelector', '')}{pods.get('acceleratorTypes', '')}"
-    )
-    return found
+    gpu = " ".join(str(pods.get(key, "")) for key in ("nodeSelector", "acceleratorTypes", "podAnnotations"))
+    return container_start(container, place, replicas, gpu)
 
 
 def _hyphens(key: str) -> str:

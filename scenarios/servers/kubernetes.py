@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scenarios.servers.start import Start, launch_of_image, program, unfolded, with_values
@@ -12,11 +13,14 @@ GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
 def read_manifests(documents: Sequence[object], file: str) -> list[Start]:
     """Return the servers of all pods in manifests."""
-    found = []
-    for document in documents:
-        if isinstance(document, Mapping):
-            name = (document.get("metadata") or {}).get("name", "")
-            found += list(_starts(document, f"{file}: {document.get('kind', 'manifest')} {name}".strip(), 1))
+    found, known = [], [document for document in documents if isinstance(document, Mapping)]
+    maps = [document for document in known if document.get("kind") == "ConfigMap"]
+    files = {str(name): str(text) for each in maps for name, text in (each.get("data") or {}).items()}
+    for document in known:
+        metadata = document.get("metadata") or {}
+        place = f"{file}: {document.get('kind', 'manifest')} {metadata.get('name', '')}".strip()
+        for start in _starts(document, place, 1):
+            found.append(replace(start, files=files, gpu=f"{start.gpu} {metadata.get('annotations', '')}"))
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from scenarios.servers.config_file import as_words, flat
-from scenarios.servers.flags import OPTIONS_FILE, Read, read_options, read_words
+from scenarios.servers.flags import Read, read_options, read_words
 from scenarios.servers.names import version_in
 from scenarios.servers.start import Start, launch_of_image, launches, policy_of, program
 from simulator.errors import InputError
@@ -37,23 +37,26 @@ def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
     found = program(start.words)
     read = read_words(launch, start.words[found[1] if found else 0 :])
     for flag, file in read.files.items():
-        _read_file(read, launch, flag, file, start.remark, notes)
+        _read_file(read, launch, flag, file, start.files, notes)
     read_options(launch, dict(flat(start.options)), read)
     said = dict(start.said)
     if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
         said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")
+    if "replicas" in said and "replicas" in read.taken:  # so many servers, each of so many ranks
+        (number, where), (ranks, flag) = said["replicas"], read.taken["replicas"]
+        read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")
     read.taken = {**said, **read.taken}
     return read
 
 
-def _read_file(read: Read, launch: Launch, flag: str, file: str, remark: str, notes: list[str]) -> None:
+def _read_file(read: Read, launch: Launch, flag: str, file: str, files: Mapping[str, str], notes: list[str]) -> None:
     """Read a file of flags that a command names: flags win over those of a file, options of a file over flags."""
-    own = re.search(rf"{re.escape(OPTIONS_FILE)}: (\{{.*?\}})(?:; |$)", remark) if file == OPTIONS_FILE else None
-    if own is None and not Path(file).is_file():
+    path = Path(file)
+    if path.name not in files and not path.is_file():
         notes.append(f"warning: {flag} {file} is no file here: what it says is not taken")
         return
     try:
-        data = yaml.safe_load(own[1] if own else Path(file).read_text(encoding="utf-8"))
+        data = yaml.safe_load(files[path.name] if path.name in files else path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"cannot be read as YAML: {error}", file=file) from None
     if not isinstance(data, dict):

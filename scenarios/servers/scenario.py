@@ -157,12 +157,6 @@ def _finish(
     places |= {"cost": why, **{each.partition("=")[0]: "--set" for each in overrides}}
     given = scenario.model_dump(exclude_unset=True)
     found = {key: given[key] for key in ("name", *_SECTIONS, "seed", "slo") if key in given}
-    known = policy_parameters(policy_class(str(found["engine"]["policy"]))).get("async_scheduling")
-    if known is not None and known.default is None and "async_scheduling" not in found["engine"]:
-        notes.append(
-            "async_scheduling is left to the version, as by the server: the host follows it, and steps are planned in "
-            "turn; --set engine.async_scheduling=true plans each while the one before runs"
-        )
     return Found(found, places, read, notes, scenario)
 
 

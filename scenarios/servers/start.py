@@ -30,6 +30,7 @@ class Start:
     environment: Mapping[str, str] = field(default_factory=dict)
     said: Mapping[str, tuple[object, str]] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # texts of files by name, where the source holds them
     remark: str = ""  # a comment behind the words
     notes: Sequence[str] = ()
 

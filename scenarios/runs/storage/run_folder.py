@@ -55,7 +55,7 @@ LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
-PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
+PLAN, CANDIDATES, DEPLOY = "plan.json", "candidates", "deploy"  # of a plan
 EXPERIMENT, COMMANDS = "bench-plan.json", "commands.sh"  # of `bench-plan`
 EXPERIMENT_RUNS = ("low", "high")
 DECISION_KEYS: Columns = {
@@ -141,6 +141,7 @@ OTHER_FILES: Mapping[str, str] = {
     f"{POINTS}/": "`sweep`: each run's outcome by its content, for resuming",
     PLAN: "`plan`: the answer, as `--json` prints it",
     f"{CANDIDATES}/": "`plan`: a scenario for each of the best candidates",
+    f"{DEPLOY}/": "`plan`: what starts the servers of each: `N/command.sh`, `compose.yaml`, `kubernetes.yaml`, ...",
     EXPERIMENT: "`bench-plan`: the two runs on a real server, and what to expect of them",
     COMMANDS: "`bench-plan`: the commands of the server, the benchmarks and `validate`",
     **{f"{name}.jsonl": f"`bench-plan`: the requests of the {name} run" for name in EXPERIMENT_RUNS},
@@ -159,7 +160,7 @@ _PICTURES = (".png", ".svg")
 
 def own_names() -> frozenset[str]:
     """The names of all files and folders that batchlab writes at the top of a folder."""
-    return frozenset({*_FILES, PLOTS, POINTS, CANDIDATES}) | export_files()
+    return frozenset({*_FILES, PLOTS, POINTS, CANDIDATES, DEPLOY}) | export_files()
 
 
 def owned_files(target: Path) -> list[str]:

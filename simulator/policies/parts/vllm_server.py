@@ -21,6 +21,7 @@ FRONT_END = FrontEnd(5.8e-3, 67e-6)  # vLLM 0.15 over HTTP: what TTFT has beyond
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
 NEWEST_VERSION = "0.33"
+_ASYNC_BY_DEFAULT = (0, 14)  # vllm-project/vllm, pull request 27614
 
 _COMMON = (
     Flag("--tensor-parallel-size -tp", "hardware.tensor_parallel", default=1),
@@ -46,7 +47,7 @@ _RARE = (
     Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
     Flag("--max-num-queued-reqs", "engine.max_queued_requests"),
     Flag("--enable-expert-parallel -ep", "hardware.enable_expert_parallel", default=False, means=True),
-    # Left out it is as the version does by default, and so it is where the scenario leaves it out.
+    # Without either it is as the version does by default, which a scenario that leaves the key out stands for.
     Flag("--async-scheduling", "engine.async_scheduling", means=True),
     Flag("--no-async-scheduling", "engine.async_scheduling", means=False),
     Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
@@ -121,7 +122,12 @@ def defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, o
         "engine.max_num_seqs": 1024 if large or memory_gib >= 160 else 256,
         "engine.max_num_batched_tokens": tokens,
         "hardware.gpu_memory_utilization": 0.92 if version in (None, NEWEST_VERSION) else 0.9,
+        "engine.async_scheduling": _number(version or NEWEST_VERSION) >= _ASYNC_BY_DEFAULT,
     }
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
@@ -182,7 +188,7 @@ VLLM = Server(
     synchronous=SYNC,
     asynchronous=_ASYNC_SINCE_0_19,
     asynchronous_before=((0, 19), _ASYNC),
-    overlaps_since=(0, 14),  # vllm-project/vllm, pull request 27614
+    overlaps_since=_ASYNC_BY_DEFAULT,
     launch=VLLM_SERVE,
 )
 LIKE_VLLM = Server(FRONT_END, LIKE_VLLM_0_15, asynchronous=Host(0.3e-3, 0.0, "assumed: as vLLM 0.19"))

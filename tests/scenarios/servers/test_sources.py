@@ -1,0 +1,285 @@
+"""Sources of each kind: command lines, files of flags, compose, Kubernetes, logs, scrapes, running servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from scenarios.servers.scenario import Found, make
+from scenarios.servers.source import choose, read_source
+from simulator.errors import InputError
+from tests.command import batchlab
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+LOG = f"""INFO 02-20 00:00:50 [utils.py:233] non-default args: {{'model_tag': '{LLAMA}', 'host': '::', \
+'max_num_seqs': 300, 'tensor_parallel_size': 2, 'enable_prefix_caching': False}}
+INFO 02-20 00:00:52 [core.py:109] Initializing a V1 LLM engine (v0.20.1) with config: model='{LLAMA}', \
+speculative_config=None, tensor_parallel_size=2, enable_prefix_caching=False, kv_cache_dtype=auto
+INFO 02-20 00:00:53 [scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens=8192.
+INFO 02-20 00:01:02 [kv_cache_utils.py:1733] GPU KV cache size: 620,944 tokens
+"""
+METRICS = f"""# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{block_size="16",cache_dtype="fp8",enable_prefix_caching="True",gpu_memory_utilization="0.85",\
+num_gpu_blocks="27895",num_gpu_blocks_override="None"}} 1.0
+vllm:num_requests_running{{engine="0",model_name="{LLAMA}"}} 3.0
+"""
+
+
+def made(*sources: str, **given: Any) -> Found:
+    return make([choose(read_source(each), None)[0] for each in sources], **given)
+
+
+def key(found: Found, path: str) -> Any:
+    value: Any = found.scenario.resolved()
+    for part in path.split("."):
+        value = value[part]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "value"),
+    [
+        ("vllm serve {m} --max-num-seqs=8k", "engine.max_num_seqs", 8000),
+        ("vllm serve {m} --max_num_batched_tokens 8K", "engine.max_num_batched_tokens", 8192),
+        ("vllm serve --model {m} -tp 2", "hardware.tensor_parallel", 2),
+        ("vllm serve --enforce-eager --enable-expert-parallel {m}", "hardware.enable_expert_parallel", True),
+        ("vllm serve {m} --no-enable-prefix-caching", "engine.enable_prefix_caching", False),
+        ("vllm serve {m} --enable-chunked-prefill=False", "engine.enable_chunked_prefill", False),
+        ("vllm serve {m} --enable-chunked-prefill False --port 1", "engine.enable_chunked_prefill", False),
+        ("vllm serve {m} --data-parallel-size 4", "replicas", 4),
+        ("vllm serve {m} --no-async-scheduling", "engine.async_scheduling", False),
+        ("vllm serve {m} --kv-cache-dtype fp8 --quantization fp8", "model",
+         {"base": "llama-3.1-8b", "kv_dtype_bytes": 1, "dtype_bytes": 1}),
+        ("bash -c 'exec vllm serve {m} --max-num-seqs 9'", "engine.max_num_seqs", 9),
+        ("SEQS=7 /usr/bin/python3 -m vllm.entrypoints.openai.api_server --model {m} --max-num-seqs $SEQS",
+         "engine.max_num_seqs", 7),
+        ("docker run --gpus all -v a:/b vllm/vllm-openai:v0.15.1 --model {m}", "engine.version", "0.15"),
+        ("docker run vllm/vllm-openai:v0.6.3 --model {m} --swap-space 8 --preemption-mode swap",
+         "hardware.swap_space_gib", 8),
+        ("VLLM_USE_V1=0 vllm serve {m}", "engine.policy", "vllm_v0"),
+        ("sglang serve --model-path {m} --tp 4 --chunked-prefill-size -1", "engine.chunked_prefill_size", -1),
+        ("trtllm-serve serve {m} --max_batch_size 5", "engine.max_num_seqs", 5),
+        ("python3 -m dynamo.vllm --model {m} --max-num-seqs 6", "engine.max_num_seqs", 6),
+    ],
+)  # fmt: skip
+def test_a_command_line_is_read_as_its_server_reads_it(line: str, path: str, value: Any) -> None:
+    found = made(line.format(m=LLAMA))
+    assert key(found, path) == value
+    assert found.read.unknown == {}
+
+
+def test_what_flags_do_not_say_is_what_the_server_does_on_that_gpu() -> None:
+    for gpu, seqs, tokens in (("h100", 1024, 8192), ("a100-80gb", 256, 2048), ("b200", 1024, 16384), ("l4", 256, 2048)):
+        found = made(f"vllm serve {LLAMA}", gpu=gpu)
+        assert (key(found, "engine.max_num_seqs"), key(found, "engine.max_num_batched_tokens")) == (seqs, tokens)
+        assert found.why["engine.max_num_seqs"] == "the server's default" or seqs == 256
+    assert key(made(f"vllm serve {LLAMA}"), "engine.enable_prefix_caching") is True
+    assert key(made(f"vllm serve {LLAMA}"), "engine.async_scheduling") is True
+    assert key(made(f"docker run vllm/vllm-openai:v0.12.0 --model {LLAMA}"), "engine.async_scheduling") is False
+
+
+def test_each_flag_without_a_key_is_named_with_its_reason() -> None:
+    found = made(f"vllm serve {LLAMA} --port 1 --max-model-len 9 --max-num-batchd-tokens 4 --kv-cache-dtype int3 --zzz")
+    assert found.read.without_effect == {"--port 1": "how clients reach it"}
+    assert "bounded by the workload" in found.read.not_modelled["--max-model-len 9"]
+    assert found.read.not_modelled["--kv-cache-dtype int3"] == "`model.kv_dtype_bytes` has no value like this"
+    assert found.read.unknown == {"--max-num-batchd-tokens 4": "max-num-batched-tokens", "--zzz": ""}
+    assert "warning: --max-num-batchd-tokens 4 is unknown, did you mean --max-num-batched-tokens?" in found.all_notes()
+
+
+def test_the_gpu_is_taken_from_a_node_selector(tmp_path: Path) -> None:
+    container = {"image": "vllm/vllm-openai:v0.20", "args": ["--model", "$(NAME)", "--max-num-seqs", "12", "-dp", "2"],
+                 "env": [{"name": "NAME", "value": LLAMA}], "resources": {"limits": {"nvidia.com/gpu": 1}}}  # fmt: skip
+    pod = {"containers": [{"image": "nginx"}, container], "nodeSelector": {"gpu": "NVIDIA-A100-SXM4-80GB"}}
+    data = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 3, "template": {"spec": pod}}}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(data))
+    found = made(str(tmp_path / "a.yaml"))
+    assert [key(found, path) for path in ("hardware.gpu", "replicas", "engine.version", "engine.max_num_seqs")] == [
+        "a100-80gb", 6, "0.20", 12,
+    ]  # fmt: skip
+
+
+def test_compose_takes_variables_with_their_defaults_and_replicas(tmp_path: Path) -> None:
+    service = {"image": "vllm/vllm-openai:v0.11.2", "command": "--model ${M:-" + LLAMA + "} --max-num-seqs ${N}",
+               "environment": ["N=33"], "deploy": {"replicas": 2}}  # fmt: skip
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"services": {"web": {"image": "nginx"}, "llm": service}}))
+    found = made(str(tmp_path / "a.yaml"))
+    assert (key(found, "engine.max_num_seqs"), key(found, "replicas")) == (33, 2)
+
+
+def test_files_of_flags_of_both_kinds(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"model: {LLAMA}\nmax-num-seqs: 17\nenable-prefix-caching: false\n")
+    assert key(made(str(tmp_path / "a.yaml")), "engine.max_num_seqs") == 17
+    (tmp_path / "b.yaml").write_text("disable_overlap_scheduler: true\nkv_cache_config: {tokens_per_block: 64}\n")
+    found = made(str(tmp_path / "b.yaml"), overrides=["model=qwen3-8b"])
+    assert [key(found, path) for path in ("model", "engine.async_scheduling", "engine.block_size")] == [
+        "qwen3-8b",
+        False,
+        64,
+    ]
+
+
+def test_a_log_says_blocks_version_and_flags_and_completes_a_command(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(LOG)
+    found = made(str(tmp_path / "a.log"))
+    expected = {"hardware.num_gpu_blocks": 620_944 // 16, "engine.version": "0.20", "engine.max_num_seqs": 300,
+                "hardware.tensor_parallel": 2, "engine.max_num_batched_tokens": 8192,
+                "engine.enable_prefix_caching": False}  # fmt: skip
+    assert {path: key(found, path) for path in expected} == expected
+    both = made(f"vllm serve {LLAMA} --max-num-seqs 5", str(tmp_path / "a.log"))
+    assert (key(both, "engine.max_num_seqs"), key(both, "hardware.num_gpu_blocks")) == (5, 38_809)
+
+
+def test_a_log_of_sglang(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(f"server_args=ServerArgs(model_path='{LLAMA}', tp_size=2, page_size=1, "
+                                    "chunked_prefill_size=4096, disable_radix_cache=True, host='a')\n")  # fmt: skip
+    found = made(str(tmp_path / "a.log"))
+    assert [key(found, path) for path in ("engine.policy", "engine.chunked_prefill_size", "hardware.tensor_parallel",
+                                          "engine.enable_prefix_caching")] == ["sglang", 4096, 2, False]  # fmt: skip
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answers: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        text = self.answers.get(self.path)
+        self.send_response(404 if text is None else 200)
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # the name is the base class's
+        pass
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_running_vllm_says_its_blocks_version_and_model(address: str, tmp_path: Path) -> None:
+    models = json.dumps({"data": [{"id": "chat", "root": LLAMA}]})
+    _Handler.answers = {"/metrics": METRICS, "/version": '{"version":"0.15.1"}', "/v1/models": models}
+    found = made(f"{address}/metrics")
+    expected = {
+        "hardware.num_gpu_blocks": 27895, "engine.version": "0.15", "hardware.gpu_memory_utilization": 0.85,
+        "model": {"base": "llama-3.1-8b", "kv_dtype_bytes": 1}, "engine.enable_prefix_caching": True,
+    }  # fmt: skip
+    assert {path: key(found, path) for path in expected} == expected
+    assert any("tensor_parallel" in note for note in found.notes)
+    (tmp_path / "scrape.prom").write_text(METRICS)
+    assert key(made(str(tmp_path / "scrape.prom")), "hardware.num_gpu_blocks") == 27895
+
+
+def test_a_running_sglang_says_its_arguments(address: str) -> None:
+    info = {
+        "model_path": LLAMA,
+        "tp_size": 2,
+        "max_total_num_tokens": 1000,
+        "page_size": 10,
+        "chunked_prefill_size": 512,
+    }
+    _Handler.answers = {"/get_server_info": json.dumps(info)}
+    found = made(address)
+    assert (key(found, "hardware.num_gpu_blocks"), key(found, "engine.chunked_prefill_size")) == (100, 512)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("echo hello", "nothing in 'echo hello' starts a server"),
+        ("vllm serve 'a", "No closing quotation"),
+        ("vllm serve", "names no model"),
+        ("vllm serve nobody/Knows-9B", "the model nobody/Knows-9B is not known"),
+        ("missing.yaml", "no such file"),
+        ("http://127.0.0.1:9", "no server answers"),
+        (f"vllm serve {LLAMA} --max-num-seqs 0", "max_num_seqs"),
+        (f"vllm serve {LLAMA} --tensor-parallel-size many", "tensor_parallel"),
+    ],
+)
+def test_wrong_input_is_a_clear_error(source: str, said: str, tmp_path: Path) -> None:
+    done = batchlab("from", source, cwd=tmp_path)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("text", ["a: 1\n", "kind: Pod\nspec: {containers: [{image: nginx}]}\n", "- 1\n", "a: [\n", ""])
+def test_a_file_without_a_server_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        made(str(tmp_path / "a.yaml"))
+    assert error.value.file == str(tmp_path / "a.yaml")
+
+
+def test_one_of_several_servers_is_chosen_by_name(tmp_path: Path) -> None:
+    services = {name: {"image": "vllm/vllm-openai", "command": f"--model {LLAMA} --max-num-seqs {seqs}"}
+                for name, seqs in (("big", 64), ("small", 8))}  # fmt: skip
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"services": services}))
+    starts = read_source(str(tmp_path / "a.yaml"))
+    first, notes = choose(starts, None)
+    assert "service big is taken of several servers" in notes[0]
+    assert key(make([first]), "engine.max_num_seqs") == 64
+    assert key(make([choose(starts, "small")[0]]), "engine.max_num_seqs") == 8
+    with pytest.raises(InputError, match="no server is called 'huge'"):
+        choose(starts, "huge")
+
+
+def test_the_command_writes_a_scenario_that_runs(tmp_path: Path) -> None:
+    out = tmp_path / "a.yaml"
+    done = batchlab(
+        "from", f"vllm serve {LLAMA} --max-num-seqs 4 --port 1", "--gpu", "h100", "--out", out, cwd=tmp_path
+    )
+    assert done.code == 0
+    assert "--port 1 has no effect here" in done.err
+    assert "A PLACEHOLDER" in out.read_text()
+    assert (
+        batchlab(
+            "run", out, "--set", "workload.requests=5", "--json", "--out", str(tmp_path / "run"), cwd=tmp_path
+        ).code
+        == 0
+    )
+    assert batchlab("from", f"vllm serve {LLAMA}", "--out", out, cwd=tmp_path).code == 2, "it is there already"
+    data = json.loads(batchlab("from", f"vllm serve {LLAMA} --host a", "--json", "--set", "seed=7", cwd=tmp_path).out)
+    assert data["scenario"]["seed"] == 7
+    assert data["without_effect"] == {"--host a": "how clients reach it"}
+
+
+def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "from.md").read_text(encoding="utf-8")
+    file = re.search(r'```yaml title="compose.yaml"\n(.*?)```', page, re.DOTALL)
+    assert file is not None
+    (tmp_path / "compose.yaml").write_text(file[1])
+    shown = re.findall(
+        r"```console\n\$ batchlab ([^\n]*)\n(.*?)```(?:\n\nOn standard error:\n\n```text\n(.*?)```)?", page, re.DOTALL
+    )
+    assert len(shown) == 2
+    for command, out, err in shown:
+        done = batchlab(*shlex.split(command), cwd=tmp_path)
+        assert done.out == out
+        assert not err or done.err == err
+
+
+def test_a_log_of_requests_validates_the_scenario_at_once(tmp_path: Path) -> None:
+    serve = f"vllm serve {LLAMA} --max-num-seqs 4"
+    assert batchlab("from", serve, "--out", "a.yaml", "--set", "workload.requests=9", cwd=tmp_path).code == 0
+    assert batchlab("run", "./a.yaml", "--out", "server", cwd=tmp_path).code == 0
+    assert batchlab("export", "server", "--format", "vllm", cwd=tmp_path).code == 0
+    measured = ("--measured", "server/vllm-bench.json")
+    done = batchlab("from", serve, "--out", "b.yaml", *measured, "--json", cwd=tmp_path)
+    assert done.code == 0
+    assert abs(json.loads(done.out)["makespan"]) < 0.05
+    assert batchlab("from", serve, *measured, cwd=tmp_path).code == 2, "--measured needs a file to validate"
