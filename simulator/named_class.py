@@ -74,10 +74,38 @@ def named_class(what: str, name: str, package: str, base: Path | None = None) ->
     return found
 
 
+def users_object(what: str, name: str, kind: type[Any], base: Path | None = None) -> Any:
+    """The object of a class `kind` that `path.py:NAME` names, the path being relative to `base`.
+
+    `what` is the noun for messages. Raises InputError where there is no such object.
+    """
+    path_text, _, own = name.rpartition(":")
+    path = Path(base or ".") / path_text
+    module = _users_module(what, path)
+    found = getattr(module, own, None)
+    if not isinstance(found, kind):
+        there = [each for each, value in vars(module).items() if isinstance(value, kind)]
+        hint = did_you_mean(own, there).rstrip() or f"there: {', '.join(there) or 'none'}"
+        raise InputError(f"no {kind.__name__} {own!r}", file=str(path), hint=hint)
+    return found
+
+
 def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
+    module = _users_module(what, path)
+    cls = getattr(module, class_name, None)
+    if not isinstance(cls, type):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        own = [name for name in classes if vars(module)[name].__module__ == module.__name__]
+        hint = did_you_mean(class_name, own or classes).rstrip() or f"classes there: {', '.join(own) or 'none'}"
+        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint)
+    return cls
+
+
+def _users_module(what: str, path: Path) -> ModuleType:
+    """A user's file, loaded anew."""
     if not path.is_file():
         raise InputError(f"no such {what} file: {path}")
-    module = ModuleType(f"{USER_MODULE}{what}_{path.stem}")
+    module = ModuleType(f"{USER_MODULE}{what.replace(' ', '_')}_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
@@ -86,10 +114,4 @@ def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     except Exception as error:  # whatever the user's file raises is the user's to mend
         line = getattr(error, "lineno", None)
         raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=str(path), line=line) from error
-    cls = getattr(module, class_name, None)
-    if not isinstance(cls, type):
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        own = [name for name in classes if vars(module)[name].__module__ == module.__name__]
-        hint = did_you_mean(class_name, own or classes).rstrip() or f"classes there: {', '.join(own) or 'none'}"
-        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint)
-    return cls
+    return module

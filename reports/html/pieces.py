@@ -28,7 +28,7 @@ from reports.tables.request_tables import TableRows
 from reports.tables.verdict_table import note, shown
 from reports.units import MISSING, latency, tied
 from reports.verdict.run_length import own_intervals
-from reports.verdict.shown_metrics import BLOCKS, Summaries
+from reports.verdict.shown_metrics import Summaries, blocks_of
 from reports.verdict.slo_targets import Facts
 
 MAX_SVG = 600_000  # characters; a larger picture goes in as PNG
@@ -194,7 +194,7 @@ def verdict_tables(
     """The blocks of the verdict table, and what their marks mean; without marks where the runs are not paired."""
     own = own_intervals(summaries, facts)
     blocks = []
-    for block in BLOCKS:
+    for block in blocks_of(summaries):
         if columns := shown(summaries, block, own, paired=paired):
             lines = [(label, style[label].color, [cells[label] for _, cells in columns]) for label in summaries]
             blocks.append((block.title, [column for column, _ in columns], lines))

@@ -18,7 +18,7 @@ from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
 from reports.units import MISSING, column_unit, fitted, intervals, number, tied, time_unit
 from reports.verdict.run_length import Own, own_intervals
 from reports.verdict.sentences import verdict_words
-from reports.verdict.shown_metrics import BLOCKS, Block, Column, Summaries
+from reports.verdict.shown_metrics import Block, Column, Summaries, blocks_of
 from reports.verdict.significance import Estimate, best, estimate, seeds, values
 from reports.verdict.slo_targets import Facts
 from simulator.metrics.metric import MS
@@ -48,7 +48,7 @@ def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({}))
     column = _in_its_unit(summaries, column)
     found = _estimates(summaries, column, own)
     marked = best(summaries, column)
-    if not column.unit and METRICS[column.key].unit == MS:
+    if not column.unit and column.key in METRICS and METRICS[column.key].unit == MS:
         made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
     else:
         places = column.decimals(each.mean for each in found.values())
@@ -140,7 +140,7 @@ def verdict_table(
     if not summaries:
         return "nothing to compare\n"
     own = own_intervals(summaries, facts)
-    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, own, paired=paired))]
+    parts = [text for block in blocks_of(summaries) if (text := _block(block, summaries, terminal, own, paired=paired))]
     parts.append(terminal.paint(wrapped(note(summaries, own, paired=paired), terminal.prose_width), "dim"))
     words = verdict_words(summaries, slo, facts, paired=paired)
     parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
@@ -218,7 +218,7 @@ def _texts(column: Sequence[Cell]) -> list[str]:
 
 def html_table(title: str, summaries: Summaries, foot: str = "") -> str:
     """A title, the blocks of the verdict table, and what its marks mean."""
-    blocks = "".join(_html_block(block, summaries) for block in BLOCKS)
+    blocks = "".join(_html_block(block, summaries) for block in blocks_of(summaries))
     notes = "".join(f"<p><small>{escape(text)}</small></p>" for text in (note(summaries), foot) if text)
     return f"<div><b>{escape(title)}</b>{blocks}{notes}</div>"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from reports.units import decimals
 from simulator.metrics.metric import FLAG, FRACTION, REQUESTS, Metric
+from simulator.metrics.own_metrics import OWN
 from simulator.metrics.table import METRICS
 
 Summary = Mapping[str, float | int | bool | None]
@@ -80,3 +82,13 @@ BLOCKS: tuple[Block, ...] = (
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}
+
+
+def blocks_of(summaries: Summaries) -> tuple[Block, ...]:
+    """The blocks of a table of these runs: with one of the user's own metrics, where there are some."""
+    about: dict[str, Any] = {}
+    for runs in summaries.values():
+        for run in runs:
+            about |= run.get(OWN) or {}  # type: ignore[arg-type] # an entry that is no metric
+    own = [column_of(Metric(key, told["title"], told["unit"], "", None, told["better"])) for key, told in about.items()]
+    return (*BLOCKS, Block("Metrics of your own", tuple(own))) if own else BLOCKS

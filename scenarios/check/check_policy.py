@@ -17,7 +17,7 @@ from scenarios.check.laws.causality import causality, future, oracle
 from scenarios.check.laws.conservation import blocks, conservation
 from scenarios.check.laws.purity import purity
 from scenarios.check.laws.repetition import determinism, fast_forward
-from scenarios.check.laws.service import service, work
+from scenarios.check.laws.service import order, service, work
 from scenarios.check.random_case import RandomCase, RandomRequest
 from scenarios.check.shrink import MOST_TRIES, shrink
 from scenarios.schema.loader import load
@@ -42,6 +42,7 @@ LAWS: Mapping[str, tuple[str, Law | None]] = {
     "determinism": ("run twice, the same to the last bit", determinism),
     "fast-forward": ("fast-forward gives the same as one event a step", fast_forward),
     "work": ("the engine does not rest while a request waits", work),
+    "order": ("of equal requests the first to come is scheduled first", order),
 }
 """Each law in words, and its check; None: broken by a run that ends in an error."""
 
@@ -50,7 +51,7 @@ OF_OTHER_REQUESTS = ("oracle", "future")
 
 FEW_TRIES = 8  # to shrink what each time takes its second
 
-WARNINGS = ("work",)  # what a policy may do by design
+WARNINGS = ("work", "order")  # what a policy may do by design
 
 
 @dataclass(frozen=True, slots=True)

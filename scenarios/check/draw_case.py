@@ -1,4 +1,4 @@
-"""Random small scenarios for a policy: tight memory, ties, bursts, lulls, priorities, replicas, swap space.
+"""Random scenarios for a policy: tight memory, ties, bursts, lulls, priorities, classes, replicas, swap space.
 
 This generator takes the place of Hypothesis, which the tests use: the same seed must give the same scenarios in every
 version, the command line must not need a development dependency, and a flat `RandomCase` shrinks in fifty lines
@@ -13,10 +13,13 @@ from itertools import accumulate
 from typing import Any
 
 from scenarios.check.random_case import Cost, RandomCase, RandomRequest
+from scenarios.check.wide_case import enough_blocks, widened
 from simulator.plan import Policy
 from simulator.policies import policy_parameters
 
 MOST_REQUESTS = 10
+SMALL = 10
+"""The first scenarios of a seed, which are small: three requests at most."""
 
 # What is drawn for a parameter of this name, where the policy's own default is among the values or is a number of
 # slots or tokens. A flag is drawn whatever its name.
@@ -35,7 +38,7 @@ _BUDGETS = ("max_num_seqs", "max_num_batched_tokens")
 def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, object]) -> RandomCase:
     """Draw scenario `index` of a seed, with parameters for the policy's class; those in `fixed` are given."""
     rng = random.Random(f"{seed} {index}")
-    most = MOST_REQUESTS if index >= 10 else 3  # begin small
+    most = MOST_REQUESTS if index >= SMALL else 3
     count = rng.randint(1, most)
     longest_input, longest_output = rng.choice([(6, 3), (20, 12), (12, 40), (60, 30)])
     gaps = [0.0, *(rng.choice([0.0, 0.0, 0.001, 0.005, 0.0173, 0.1, 1.0]) for _ in range(count - 1))]
@@ -50,9 +53,9 @@ def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, ob
     )
     drawn, given_size = rng.choice([1, 2, 4, 16]), fixed.get("block_size")
     size = given_size if isinstance(given_size, int) else drawn
-    return RandomCase(
+    case = RandomCase(
         requests=requests,
-        num_gpu_blocks=_blocks(rng, requests, size) + 1,
+        num_gpu_blocks=enough_blocks(rng, requests, size) + 1,
         block_size=size,
         parameters=_parameters(rng, cls, fixed),
         cost=Cost(rng.choice([0.005, 0.0011]), rng.choice([0.0, 2e-5]), rng.choice([0.0, 5e-7])),
@@ -61,13 +64,7 @@ def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, ob
         replicas=rng.choice([1, 1, 1, 1, 2]),
         router=rng.choice(["round_robin", "least_loaded"]),
     )
-
-
-def _blocks(rng: random.Random, requests: tuple[RandomRequest, ...], size: int) -> int:
-    """Enough blocks for the largest request, and up to all that the others hold. Now and then one less."""
-    largest = max(-(-(r.input_tokens + r.max_tokens) // size) for r in requests)
-    total = sum(-(-(r.input_tokens + r.output_tokens) // size) for r in requests)
-    return max(1, largest + int(rng.choice([0.0, 0.05, 0.2, 0.5, 1.0]) * total) - rng.choice([0, 0, 0, 1]))
+    return case if index < SMALL else widened(case, seed, index, fixed)
 
 
 def _parameters(rng: random.Random, cls: type[Policy], fixed: Mapping[str, object]) -> dict[str, Any]:

@@ -24,13 +24,14 @@ _BYTES_PER_TOKEN = 256
 
 @dataclass(frozen=True, slots=True)
 class RandomRequest:
-    """A request: when it arrives, its lengths, its cap, its priority."""
+    """A request: when it arrives, its lengths, its cap, its priority, its class."""
 
     arrival_s: float
     input_tokens: int
     output_tokens: int
     max_tokens: int
     priority: int = 0
+    class_name: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,12 @@ class RandomCase:
         """Return the requests in columns."""
         columns: dict[str, Any] = {
             each.name: np.array([getattr(request, each.name) for request in self.requests], dtype=np.int64)
-            for each in fields(RandomRequest)[1:]
+            for each in fields(RandomRequest)[1:-1]
         }
         arrival_s = np.array([request.arrival_s for request in self.requests], dtype=np.float64)
-        return Workload(arrival_s=arrival_s, class_index=np.zeros(len(self.requests), dtype=np.int64), **columns)
+        names = tuple(sorted({request.class_name for request in self.requests}))
+        classes = np.array([names.index(request.class_name) for request in self.requests], dtype=np.int64)
+        return Workload(arrival_s=arrival_s, class_index=classes, class_names=names, **columns)
 
     def scenario(self, name: str, policy: str, trace: str) -> dict[str, Any]:
         """Return the scenario, with its requests in the file `trace`."""
@@ -89,7 +92,9 @@ class RandomCase:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         names = [each.name for each in fields(RandomRequest)]
-        writer.writerow(["arrival_time_s", *names[1:]])
+        if all(request.class_name == "default" for request in self.requests):
+            names.remove("class_name")
+        writer.writerow(["arrival_time_s", *(name.replace("class_name", "class") for name in names[1:])])
         writer.writerows([getattr(request, name) for name in names] for request in self.requests)
         return out.getvalue()
 

@@ -87,7 +87,9 @@ def _smaller_requests(case: RandomCase, fixed: Collection[str]) -> Iterator[Rand
 
 
 _SMALLER: tuple[Callable[[RandomRequest], RandomRequest], ...] = (
+    lambda r: replace(r, priority=0, class_name="default"),
     lambda r: replace(r, priority=0),
+    lambda r: replace(r, class_name="default"),
     lambda r: replace(r, input_tokens=1),
     lambda r: replace(r, output_tokens=1),
     lambda r: replace(r, max_tokens=r.output_tokens),

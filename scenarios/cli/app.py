@@ -27,7 +27,7 @@ from scenarios.cli.from_ import from_
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
-from scenarios.cli.new import new_policy, new_scenario
+from scenarios.cli.new import verbs as new_verbs
 from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
@@ -95,7 +95,7 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check},
     laws: {"policy": check_policy},
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
-    new: {"policy": new_policy, "scenario": new_scenario},
+    new: new_verbs(),
 }
 for _verb in (run, compare, sweep, plan, explain, from_, serve, validate, lockstep, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_"))(_guarded(spread(_verb)))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from scenarios.measured.totals import Totals
 from scenarios.traces.rows import RowError, integer, plural, real, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints
@@ -16,6 +17,7 @@ from simulator.workload import Workload
 
 T = TypeVar("T")
 
+NO_TOTALS = Totals()
 CLOCK_SLACK_S = 1e-3  # stamps of one request may be out of order by this much: rounding, several threads
 LONGEST_S = 1e7  # a latency above this is a mistaken unit
 
@@ -54,7 +56,8 @@ class MeasuredRun:
 
     `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
     from the first arrival to the last token (NaN: not known). `at_client`: a client took the times, so they include the
-    way to the engine and back. `rows` counts failed requests too.
+    way to the engine and back. `rows` counts failed requests too. `sample_of` is how many requests were served, where
+    the log keeps a sample of them; `makespan_s` is then that of the run, if the log says it.
     """
 
     format: str
@@ -73,6 +76,7 @@ class MeasuredRun:
     makespan_s: float
     at_client: bool
     notes: tuple[str, ...]
+    sample_of: int | None = None
 
     @property
     def has_arrivals(self) -> bool:
@@ -95,8 +99,10 @@ def assemble(
     failed: str = "",
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
+    totals: Totals = NO_TOTALS,
 ) -> MeasuredRun:
-    """Check the requests and make the log of them. `failed` says why the others are left out.
+    """Check the requests and make the log of them. `failed` says why the others are left out, `totals` what the tool
+    counted itself.
 
     Raises InputError, with the place in the file, for impossible times, and for a log without a served request.
     """
@@ -107,12 +113,14 @@ def assemble(
             raise Row({}, file, each.place).error(wrong)
     arrival, scheduled = _floats(served, "arrival_s"), _floats(served, "scheduled_s")
     ttft, e2el = _floats(served, "ttft_s"), _floats(served, "e2el_s")
-    outputs = _ints(served, "output_tokens")
+    inputs, outputs = _ints(served, "input_tokens"), _ints(served, "output_tokens")
     known = np.isfinite(arrival).all()
     first = float(arrival.min()) if known else 0.0
     tpot = np.full(len(served), np.nan)
     np.divide(e2el - ttft, outputs - 1, out=tpot, where=outputs > 1)
     dropped = rows - len(served)
+    sample_of = totals.kept_of(len(served))
+    makespan_s = float((arrival + e2el).max()) - first if known and sample_of is None else duration_s
     return MeasuredRun(
         format=format_,
         file=file,
@@ -121,19 +129,21 @@ def assemble(
         request_ids=_names(served, file),
         arrival_s=arrival - first,
         scheduled_s=scheduled - first,
-        input_tokens=_ints(served, "input_tokens"),
+        input_tokens=inputs,
         output_tokens=outputs,
         ttft_s=ttft,
         tpot_s=tpot,
         e2el_s=e2el,
         preemptions=None if any(s.preemptions is None for s in served) else _ints(served, "preemptions"),
-        makespan_s=float((arrival + e2el).max()) - first if known else duration_s,
+        makespan_s=makespan_s,
         at_client=at_client,
         notes=(
             f"{format_}: {plural(len(served), 'request')} of {plural(rows, 'row')}",
             *([f"left out {plural(dropped, 'row')}: {failed}"] if dropped else []),
             *notes,
+            *totals.notes(len(served), int(inputs.sum()), int(outputs.sum())),
         ),
+        sample_of=sample_of,
     )
 
 
@@ -223,10 +233,14 @@ def _names(served: Sequence[Served], file: str) -> tuple[str, ...] | None:
 def workload_of(log: MeasuredRun) -> Workload:
     """Return the served requests of a log, ties in its order, each under its name or row number there.
 
-    Raises InputError for a log without arrivals.
+    Raises InputError for a log without arrivals, and for one that keeps a sample of its requests.
     """
     if not log.has_arrivals:
         raise InputError("the log has no arrivals to replay", file=log.file, hint="leave --replay out")
+    if log.sample_of is not None:
+        what = f"the log keeps {len(log.row):,} of {log.sample_of:,} requests: a replay of them is not the traffic"
+        hint = "leave --replay out and give the scenario the traffic of the run, or record every request"
+        raise InputError(what, file=log.file, hint=hint)
     order = np.argsort(log.arrival_s, kind="stable")
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
     outputs = log.output_tokens[order]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
+from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.policies import server_of
@@ -54,9 +55,15 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
         "gpu": scenario.resolve_gpu().name,
         "tensor_parallel": scenario.hardware.tensor_parallel,
         "replicas": group.replicas,
-        "cost": {"kind": scenario.cost.kind, **_cost(scenario, cost)},
+        "cost": {"kind": _kind(scenario), **_cost(scenario, cost)},
         **_around(scenario, cost),
     }
+
+
+def _kind(scenario: Scenario) -> str:
+    """Return the kind of cost; of a user's own the class without the folder, which differs between machines."""
+    own = scenario.cost
+    return f"{own.file.name}:{own.kind.rpartition(':')[2]}" if isinstance(own, OwnCostConfig) else own.kind
 
 
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
@@ -90,7 +97,8 @@ def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """Return the profile's name, the known error of its step times, and the source of each of its parts."""
     profile = _profile(scenario, cost)
     if profile is None:
-        return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}
+        given = isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig))
+        return {"error": GIVEN if given else NOT_VALIDATED}
     from scenarios.profiles import held_out_mape
     from simulator.timing.tables import parts_of
     from simulator.timing.tables.part_sources import fitted_parts

@@ -22,6 +22,7 @@ from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
+from simulator.metrics.own_metrics import own_entries
 from simulator.metrics.summary import summarize
 from simulator.metrics.warmup_cut import WARMUP
 from simulator.results.recorder import Watch
@@ -120,6 +121,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             **summary,
             "gpu_hours": sum(spent.values()),
             "usd_per_million_output_tokens": price,
+            **own_entries(scenario.measure.metrics, records, slo, **cuts),
             **_groups(records, cuts),
             **entries(found),
             **({} if warmup is None else {WARMUP: warmup.entry()}),
@@ -158,7 +160,7 @@ def _simulate(
                 workload,
                 [built.replicas for built in fleet],
                 router=router,
-                signal_interval_s=scenario.routing.signal_interval_s,
+                signal_interval_s=scenario.routing.interval_s,
                 slo=scenario.resolve_slo(),
                 link=build_link(scenario),
                 fast_forward=fast_forward,

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scenarios.assembly.fleet_parts import BuiltGroup
+from scenarios.schema.cost import OwnCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 
 
+class _NoRuleError(Exception):
+    """Stands for rules that nobody breaks by an error of their own."""
+
+
 def blamed(error: Exception, scenario: Scenario, fleet: Sequence[BuiltGroup]) -> InputError | None:
-    """Return the error placed in the file of the user's own policy or router; None where it comes from neither."""
+    """Return the error placed in the user's own file that it comes from: policy, cost model or router; else None."""
     for file, broken, hint in _users_code(scenario, fleet):
         if (found := _blame(error, file, broken, hint)) is not None:
             return found
@@ -20,11 +25,14 @@ def blamed(error: Exception, scenario: Scenario, fleet: Sequence[BuiltGroup]) ->
 
 
 def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tuple[Path, type[Exception], str]]:
-    """Yield the files of the user's own policies and router, each with the error of a broken rule, and a hint."""
+    """Yield the files of the user's own policies, cost models and router, each with its error of a broken rule."""
     policies = dict.fromkeys(built.group.scenario.engine.policy_file for built in fleet)
     for policy in policies:
         if policy is not None:
             yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
+    for cost in (built.group.scenario.cost for built in fleet):
+        if isinstance(cost, OwnCostConfig):
+            yield cost.file, _NoRuleError, ""  # OwnCost tells of broken rules itself, with the file
     if (router := scenario.routing.file) is not None:
         yield router, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from scenarios.places import unset_hint, with_variables
+from scenarios.schema.cost import OwnCostConfig
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
@@ -150,8 +151,8 @@ def _not_found(source: str) -> InputError:
 # ---------------------------------------------------------------------------------------------------------- resolution
 
 
-_OF_A_GROUP = (("cost", "path"), ("model",), ("model", "base"), ("engine", "policy"))
-_PATHS = (("workload", "trace", "path"), *_OF_A_GROUP, ("router",), ("router", "kind"))
+_OF_A_GROUP = (("cost", "path"), ("cost", "kind"), ("model",), ("model", "base"), ("engine", "policy"))
+_PATHS = (("workload", "trace", "path"), ("workload", "trace", "format"), *_OF_A_GROUP, ("router",), ("router", "kind"))
 
 
 def _make_absolute(document: _Document) -> None:
@@ -159,6 +160,10 @@ def _make_absolute(document: _Document) -> None:
     for around, holder in _holders(document):
         for path in _OF_A_GROUP if around else _PATHS:
             _make_one_absolute(document, holder, path, around)
+    measure = document.data.get("measure")
+    metrics = measure.get("metrics") if isinstance(measure, dict) else None
+    for place in range(len(metrics)) if isinstance(metrics, list) else ():
+        _make_one_absolute(document, metrics, (place,), ("measure", "metrics"))
 
 
 def _holders(document: _Document) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
@@ -170,19 +175,21 @@ def _holders(document: _Document) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
             yield ("fleet", str(place)), group
 
 
-def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: KeyPath) -> None:
+def _make_one_absolute(document: _Document, holder: Any, path: tuple[Any, ...], around: KeyPath) -> None:
     """Make absolute what stands under the keys `path` of `holder`, if it is a path; `around` is the holder's place."""
     for key in path[:-1]:
         holder = holder.get(key) if isinstance(holder, dict) else None
-    value = holder.get(path[-1]) if isinstance(holder, dict) else None
+    if not isinstance(holder, list if isinstance(path[-1], int) else dict):
+        return
+    value = holder[path[-1]] if isinstance(holder, list) else holder.get(path[-1])
     if not isinstance(value, str) or not value:
         return
-    is_code = path[0] in ("engine", "router")  # `path.py:Class`
+    is_code = path[0] in ("engine", "router") or path[-1] in ("kind", "format") or "metrics" in around  # path.py:NAME
     written, colon, name = value.rpartition(":") if is_code else (value, "", "")
     ending = ".py" if is_code else ".json" if path[0] == "model" else ""
     if not written.endswith(ending):
         return  # the name of something built in
-    whole = (*around, *path)
+    whole = (*around, *map(str, path))
     from_override = any(whole[:length] in document.origin.overrides for length in range(1, len(whole) + 1))
     base = Path.cwd() if from_override else document.base_dir
     holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
@@ -268,6 +275,11 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
     file = scenario.engine.policy_file
     if file is not None and not _exists(file):
         found.append(_no_file(("engine", "policy"), file))
+    for place, file in enumerate(scenario.measure.files):
+        if not _exists(file):
+            found.append(_no_file(("measure", "metrics", str(place)), file))
+    if isinstance(scenario.cost, OwnCostConfig) and not _exists(scenario.cost.file):
+        found.append(_no_file(("cost", "kind"), scenario.cost.file))
     file = scenario.routing.file
     if file is not None and not _exists(file):
         found.append(_no_file(("router",) if isinstance(scenario.router, str) else ("router", "kind"), file))

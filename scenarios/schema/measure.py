@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import doc
@@ -9,6 +10,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.schema.engine import Seconds
 from scenarios.schema.strict import Strict
+from simulator.named_class import CLASS_PATTERN, split_class
 
 if TYPE_CHECKING:
     from simulator.metrics.warmup_cut import WarmupCut
@@ -20,7 +22,7 @@ def _moved(key: str) -> str | None:
 
 
 class Measure(Strict):
-    """The window over which metrics are taken."""
+    """The window over which metrics are taken, and metrics of one's own."""
 
     elsewhere: ClassVar = staticmethod(_moved)
 
@@ -33,6 +35,15 @@ class Measure(Strict):
         ),
     ] = 0.0
     cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
+    metrics: Annotated[
+        list[Annotated[str, Field(pattern=CLASS_PATTERN, description="the path of a file and a name in it")]],
+        doc("metrics of your own, each `path.py:NAME`"),
+    ] = Field(default_factory=list)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of one's own metrics."""
+        return [Path(split_class(name)[0]) for name in self.metrics]
 
     def warmup(self, records: Records) -> WarmupCut | None:
         """The warm-up that was found in a run; None where it is given in seconds."""

@@ -208,6 +208,8 @@ class Scenario(Strict):
             del found["replicas"]
         if isinstance(self.router, RouterConfig):
             found["router"] = self.router.resolved()
+        if not self.measure.metrics:
+            del found["measure"]["metrics"]
         return found
 
     def resolved_around(self) -> dict[str, Any]:

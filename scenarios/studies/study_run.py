@@ -20,7 +20,7 @@ from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.assembly.workloads import build_workload
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.runner import run_on
-from scenarios.schema.cost import ProfileCostConfig
+from scenarios.schema.cost import OwnCostConfig, ProfileCostConfig
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.version import __version__
 from simulator.errors import InputError
@@ -89,6 +89,9 @@ def files_read(scenario: Scenario) -> Iterator[Path]:
         yield scenario.workload.path
     if isinstance(scenario.cost, ProfileCostConfig) and scenario.cost.path is not None:
         yield Path(scenario.cost.path)
+    if isinstance(scenario.cost, OwnCostConfig):
+        yield scenario.cost.file
+    yield from scenario.measure.files
     for code in (scenario.engine.policy_file, scenario.routing.file):
         if code is not None:
             yield code

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from scenarios.traces.format import FileKind, Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.formats import trace_formats
+from scenarios.traces.formats import find_format, trace_formats
 from scenarios.traces.formats.native import REQUIRED
 from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
@@ -92,6 +92,8 @@ def in_folder(path: Path, options: TraceOptions) -> Detected | None:
 
 def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind:
     """Return the file's kind. An object that goes on over lines is a text, where a format is known by such a text."""
+    if ":" in options.format and _beginning_so(sample, options.format):  # one's own format may read any text
+        return "text"
     if first.lstrip()[0] == "{":
         try:
             json_object(first)
@@ -108,7 +110,7 @@ def _find(
     number, first = sample[0]
     marks = _marks(kind, options.format)
     if kind != "text" and not marks:
-        asked, seen = trace_formats()[options.format], "a JSON object" if kind == "jsonl" else "no JSON object"
+        asked, seen = find_format(options.format), "a JSON object" if kind == "jsonl" else "no JSON object"
         wanted = " or ".join(
             name for name, marked in (("CSV", asked.csv), ("JSON Lines", asked.json), ("JSON", asked.begins)) if marked
         )
@@ -127,7 +129,7 @@ def _find(
         raise unknown(kind, names, first, marks, file, number)
     if len(found) > 1:
         raise ambiguous(kind, names, found, file, number)
-    return trace_formats()[found[0]]
+    return find_format(found[0])
 
 
 def _marks(kind: FileKind, given: str) -> Marks:
@@ -137,7 +139,7 @@ def _marks(kind: FileKind, given: str) -> Marks:
     if given == "auto":
         chosen = {name: each.csv if kind == "csv" else each.json for name, each in trace_formats().items()}
     else:
-        each = trace_formats()[given]
+        each = find_format(given)
         chosen = {given: each.csv if kind == "csv" else each.json_if_asked or each.json}
     return {name: signatures for name, signatures in chosen.items() if signatures}
 
@@ -152,8 +154,8 @@ def _matching(names: Sequence[str], marks: Marks) -> list[str]:
 def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
     """Formats that are known by how their text begins: the one given, or any."""
     text = "\n".join(text for _, text in sample[:_BEGINNING_LINES])[:_BEGINNING_CHARACTERS]
-    formats = [each for name, each in trace_formats().items() if given in ("auto", name)]
-    return [each.name for each in formats if each.begins is not None and each.begins.match(text)]
+    formats = trace_formats() if given == "auto" else {given: find_format(given)}
+    return [name for name, each in formats.items() if each.begins is not None and each.begins.match(text)]
 
 
 def _keys(first: str, file: str, line: int) -> tuple[str, ...]:

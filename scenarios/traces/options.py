@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 from scenarios.traces.format import UNIT_NS, TimeUnit
 from scenarios.traces.formats import trace_formats
 from simulator.errors import InputError
+from simulator.named_class import CLASS_PATTERN
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class TraceOptions:
     columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.format != "auto" and self.format not in trace_formats():
+        own = re.match(CLASS_PATTERN, self.format)
+        if self.format != "auto" and not own and self.format not in trace_formats():
             raise _bad_format(self.format)
         if self.time_unit is not None and self.time_unit not in UNIT_NS:
             raise InputError(f"time_unit: {self.time_unit!r} is not a unit of time", hint="allowed: s, ms, us, ns")

@@ -47,6 +47,7 @@ class Side:
     e2el_s: Floats
     preemptions: Ints | None
     makespan_s: float
+    stands_for: float = 1.0  # requests of the run for each of these, which may be a sample
 
     @property
     def queue_s(self) -> Floats:
@@ -126,7 +127,8 @@ class Validation:
 def measured_side(log: MeasuredRun) -> Side:
     """Return the log's requests."""
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
-    return Side(names, **{field.name: getattr(log, field.name) for field in fields(Side) if field.name != "names"})
+    own = {field.name: getattr(log, field.name) for field in fields(Side) if hasattr(log, field.name)}
+    return Side(names, **own, stands_for=1.0 if log.sample_of is None else log.sample_of / len(log.row))
 
 
 def simulated_side(records: Records) -> Side:
@@ -167,10 +169,12 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
     if found is not None and applies:
         simulated = simulated_side(_behind(records, found.front_end))
     if matched:
-        makespan_s = simulated.makespan_s
+        whole, sampled = simulated, log.sample_of is not None
         measured, simulated = measured.only(mine), simulated.only(theirs)
         notes = _unlike(measured, simulated)
-        simulated = replace(simulated, makespan_s=makespan_s)
+        simulated = replace(simulated, stands_for=len(whole.names) / len(theirs) if sampled else 1.0)
+    elif log.sample_of is not None:
+        notes = []  # the log's own note says it
     else:
         notes = [
             f"warning: the log has {log.rows:,} requests and the scenario {total:,}: requests are not compared one by"
@@ -241,7 +245,7 @@ def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tup
     place = {name: index for index, name in enumerate(simulated.names)}
     if log.request_ids is not None and sum(name in place for name in log.request_ids) > len(log.request_ids) / 2:
         keys, by = list(log.request_ids), "request id"
-    elif log.rows == total:
+    elif log.rows == total and log.sample_of is None:
         keys, by = [str(row) for row in log.row.tolist()], "order"
         if not any(key in place for key in keys):  # the scenario's requests have names of their own
             keys = list(simulated.names[: len(keys)])
@@ -274,7 +278,7 @@ def _errors(measured: Sequence[float], simulated: Sequence[float]) -> dict[str, 
 
 
 def _rate(side: Side, amount: int) -> float:
-    return amount / side.makespan_s if side.makespan_s > 0 else math.nan
+    return amount * side.stands_for / side.makespan_s if side.makespan_s > 0 else math.nan
 
 
 def _error(measured: float, simulated: float) -> float:

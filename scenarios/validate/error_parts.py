@@ -59,10 +59,11 @@ class Diagnosis:
 
 
 def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
-    """Find the part that carries the error of matched requests; None where none match, or they have no arrivals."""
+    """Find the part that carries the error of matched requests; None where none match, where they have no arrivals,
+    or where they are a sample."""
     measured, simulated = found.measured, found.simulated
-    if not found.matched or np.isnan(measured.arrival_s).any():
-        return None
+    if not found.matched or np.isnan(measured.arrival_s).any() or measured.stands_for != 1.0:
+        return None  # the load at a time is not known from a sample
     logged = all(np.isfinite(side.scheduled_s).all() for side in (measured, simulated))
     parts = _with_waits(measured, simulated) if logged else _without_waits(measured, simulated)
     words = [_carrier_words(parts, measured)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.assembly.workloads import build_workload, check_content
+from scenarios.schema.cost import ProfileCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary
 from simulator.lockstep.lockstep_limits import LockstepVerdict
@@ -116,7 +117,7 @@ def priced_elsewhere(scenario: Scenario, source: str, device: str) -> str | None
     the command line names it.
     """
     cost = scenario.cost
-    if cost.kind == "profile" and cost.path is not None:
+    if isinstance(cost, ProfileCostConfig) and cost.path is not None:
         return None
     by_hand = (
         f"`batchlab calibrate measure --scenario {source} --device {device} --steps-only --out runs/measured`, then"

@@ -1,4 +1,4 @@
-"""Service: every request is served, and the engine does not rest while one waits."""
+"""Service: every request is served, equals in the order of their arrival, and no engine rests while one waits."""
 
 from __future__ import annotations
 
@@ -61,4 +61,24 @@ def work(experiment: Experiment, run: Run) -> Breach | None:
             from_s = max(rest.from_s, float(records.requests.arrival_s[late[0]]))
             what = f"rests {rest.to_s - from_s:g} s while request {records.request_id(late[0])} waits"
             return Breach(what, time_s=from_s)
+    return None
+
+
+def order(experiment: Experiment, run: Run) -> Breach | None:
+    """Of two requests that a policy sees as equals but for their arrival, the first to come is scheduled first."""
+    records, workload = run.records, experiment.workload
+    requests = records.requests
+    first: dict[tuple[float, ...], int] = {}  # of each kind, the one scheduled last so far
+    for row in np.lexsort((requests.row, requests.arrival_s)).tolist():
+        seen = (workload.input_tokens, workload.max_tokens, workload.priority, workload.class_index, requests.replica)
+        kind = tuple(int(column[row]) for column in seen)
+        since_s = requests.scheduled_s[row]
+        if np.isnan(since_s):
+            continue
+        before = first.setdefault(kind, row)
+        if since_s < requests.scheduled_s[before]:
+            names = records.request_id(row), records.request_id(before)
+            what = f"request {names[0]} is scheduled before request {names[1]}, which came first and looks the same"
+            return Breach(what, time_s=float(since_s))
+        first[kind] = row
     return None

@@ -2,16 +2,20 @@
 
 Read are prompt_tokens, output_tokens, time_to_first_token_ms, request_start_time and request_latency (both s), and
 where they are there info.timings' request_start, first_token_iteration and last_token_iteration: GuideLLM's own ITL
-ends with the last token, its request_latency with the response. Older files (0.2) call the times start_time and
-end_time. Times are the client's. (vllm-project/guidellm, src/guidellm/schemas/request_stats.py.)
+ends with the last token, its request_latency with the response. request_totals counts the requests, of which the file
+keeps a random sample unless it is told to keep all (`--sample-requests`). Older files (0.2) call the times start_time
+and end_time. Times are the client's. (vllm-project/guidellm, src/guidellm/schemas/request_stats.py.)
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from scenarios.measured.log_format import LogFile, LogFormat
 from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
+from scenarios.measured.totals import Totals, whole
 from simulator.errors import InputError
 
 
@@ -32,7 +36,26 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
     rows = len(served) + sum(len(requests.get(name) or ()) for name in ("errored", "incomplete"))
     served.sort(key=lambda each: each.arrival_s)  # they are listed as they ended
     why = "they failed or were not completed"
-    return assemble(served, format_="guidellm", file=file, rows=rows, at_client=True, failed=why)
+    return assemble(
+        served, format_="guidellm", file=file, rows=rows, at_client=True, failed=why,
+        duration_s=_duration_s(runs[index]), totals=_totals(runs[index]),
+    )  # fmt: skip
+
+
+def _totals(benchmark: Mapping[str, Any]) -> Totals:
+    """What GuideLLM counted: by default it keeps only a few requests of each status."""
+    places = (("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made"))
+    counts = (whole(benchmark, *place, "successful") for place in places)
+    keeps_all = "`guidellm benchmark --sample-requests N` keeps N, which must be at least their number"
+    return Totals(next((count for count in counts if count is not None), None), keeps_all=keeps_all)
+
+
+def _duration_s(benchmark: Mapping[str, Any]) -> float:
+    """From the first request to the end of the last; NaN where the file does not say."""
+    begin, end = (benchmark.get(name) for name in ("start_time", "end_time"))
+    if not isinstance(begin, (int, float)) or not isinstance(end, (int, float)):
+        return math.nan
+    return float(end - begin) if end > begin >= 0 else math.nan
 
 
 def _served(row: int, request: Row) -> Served:

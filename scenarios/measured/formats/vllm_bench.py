@@ -13,6 +13,7 @@ from typing import Any
 
 from scenarios.measured.log_format import LogFile, LogFormat, Summary
 from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
+from scenarios.measured.totals import Totals, whole
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
@@ -42,8 +43,18 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
         at_client=True,
         failed="they failed (`errors`), or got no token",
         duration_s=float(duration_s) if isinstance(duration_s, (int, float)) else math.nan,
+        totals=_totals(result, sum(not error for error in failed), len(served)),
         notes=() if "start_times" in columns else ("the log has no start_times: no arrivals to compare",),
     )
+
+
+def _totals(result: dict[str, Any], answered: int, served: int) -> Totals:
+    """What the tool counted. It counts an answer without a token as completed, which is left out here."""
+    completed = whole(result, "completed")
+    empty = answered - served
+    requests = None if completed is None else completed - empty
+    tokens = whole(result, "total_input_tokens") if not empty else None
+    return Totals(requests, tokens, whole(result, "total_output_tokens"))
 
 
 def _results(log: LogFile) -> list[Any]:

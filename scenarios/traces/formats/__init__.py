@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from scenarios.traces.format import TraceFormat
-from simulator.named_class import constants_in
+from simulator.named_class import constants_in, users_object
 
 
 @cache
@@ -17,3 +17,11 @@ def trace_formats() -> Mapping[str, TraceFormat]:
     if len(formats) < len(found):
         raise ValueError(f"two trace formats have the same name: {[each.name for each in found]}")
     return formats
+
+
+def find_format(name: str) -> TraceFormat:
+    """Return a format by its name, or one's own by `path.py:NAME`. Raises InputError where there is no such object."""
+    if ":" not in name:
+        return trace_formats()[name]
+    found: TraceFormat = users_object("trace format", name, TraceFormat)
+    return found

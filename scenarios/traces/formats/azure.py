@@ -6,52 +6,11 @@ The years differ in how they write a date-time: 7 fractional digits and no offse
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-
+from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.rows import Row, RowError, csv_fields, plural, tokens
+from scenarios.traces.rows import Row, csv_fields, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-
-_STAMP = re.compile(
-    r"\s*(\d{4}-\d\d-\d\d[ Tt]\d\d:\d\d):([0-5]\d)(?:[.,](\d+))?\s*(Z|z|[+-]\d\d(?::?\d\d)?)?\s*", re.ASCII
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_YEAR, _LAST_YEAR = 1970, 2200  # what 64 bits of nanoseconds hold, and then some sense
-
-
-class Stamps:
-    """Date-times to nanoseconds since 1970; one without an offset counts as UTC. Remembers which kinds it saw.
-
-    The zero of time is set where arrivals are put in order (`scenarios.traces.arrange`).
-    """
-
-    def __init__(self) -> None:
-        self.naive = 0
-        self.with_offset = 0
-
-    def parse(self, text: str) -> int:
-        match = _STAMP.fullmatch(text)
-        if match is None:
-            raise RowError("TIMESTAMP is missing" if not text.strip() else "TIMESTAMP is not a date-time", text)
-        minute, second, fraction, offset = match.groups()
-        nanoseconds = _minute_ns(minute) + int(second) * 1_000_000_000
-        if fraction is not None:
-            nanoseconds += int(fraction[:9].ljust(9, "0"))
-        if offset is None:
-            self.naive += 1
-        else:
-            self.with_offset += 1
-            nanoseconds -= _offset_ns(offset)
-        return nanoseconds
-
-    def remarks(self) -> list[str]:
-        """Return the note for a file that mixes date-times with and without an offset."""
-        if self.naive and self.with_offset:
-            return [f"{plural(self.naive, 'date-time')} without an offset read as UTC, like the others"]
-        return []
 
 
 def _open(head: Head) -> OpenTrace:
@@ -70,28 +29,6 @@ def _open(head: Head) -> OpenTrace:
         )
 
     return OpenTrace(head.rows, parse, "utc", remarks=stamps.remarks)
-
-
-@lru_cache(maxsize=4096)
-def _minute_ns(text: str) -> int:
-    try:
-        minute = datetime.strptime(text.replace("T", " ").replace("t", " "), "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
-    except ValueError as error:
-        raise RowError("TIMESTAMP is not a date-time", text) from error
-    if not _FIRST_YEAR <= minute.year <= _LAST_YEAR:
-        raise RowError(f"TIMESTAMP is not within {_FIRST_YEAR} to {_LAST_YEAR}", text)
-    return (minute - _EPOCH) // timedelta(microseconds=1) * 1000
-
-
-@lru_cache(maxsize=64)
-def _offset_ns(text: str) -> int:
-    if text in "Zz":
-        return 0
-    hours, minutes = int(text[1:3]), int(text[3:].lstrip(":") or 0)
-    if hours > 23 or minutes > 59:
-        raise RowError("TIMESTAMP has an impossible offset", text)
-    seconds = hours * 3600 + minutes * 60
-    return (-seconds if text[0] == "-" else seconds) * 1_000_000_000
 
 
 _RAW = "https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data"

@@ -12,8 +12,11 @@ where an open replay puts it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
+from scenarios.traces.date_times import dated
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.rows import (
     MOST_TOKENS,
@@ -72,10 +75,24 @@ TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_
 
 
 def _open(head: Head) -> OpenTrace:
-    return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _json_parser(head), "run")
+    first = next(head.rows, None)
+    rows = head.rows if first is None else chain([first], head.rows)
+    dates = None
+    if first is not None and head.time_unit is None:
+        with suppress(RowError):
+            dates = dated(_first_arrival(head, first[1]), "arrival_time_s", head.file)
+    arrives, remarks = (_arrivals_in(head.time_unit), list) if dates is None else dates
+    parse = (_csv_parser if head.kind == "csv" else _json_parser)(head, arrives)
+    return OpenTrace(rows, parse, "run" if dates is None else "utc", remarks=remarks)
 
 
-def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[object, str], float]:
+def _first_arrival(head: Head, text: str) -> object:
+    if head.kind == "csv":
+        return csv_fields(text, len(head.names))[head.positions["arrival_time_s"]]
+    return json_object(text).get("arrival_time_s")
+
+
+def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[Any, str], float]:
     """Return the reader of an arrival in seconds; a log whose columns were renamed may have other units."""
     if time_unit in (None, "s"):
         return seconds
@@ -83,8 +100,8 @@ def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[object, str], float]:
     return lambda value, name: seconds(real(value, name) / a_second, name)
 
 
-def _csv_parser(head: Head) -> ParseRow:
-    positions, width, answer, arrives = head.positions, len(head.names), head.answer, _arrivals_in(head.time_unit)
+def _csv_parser(head: Head, arrives: Callable[[Any, str], float]) -> ParseRow:
+    positions, width, answer = head.positions, len(head.names), head.answer
     arrival, inputs, outputs = (positions[name] for name in REQUIRED)
     optional = [(positions[name], name, convert) for name, convert in OPTIONAL.items() if name in positions]
 
@@ -104,8 +121,8 @@ def _csv_parser(head: Head) -> ParseRow:
     return parse
 
 
-def _json_parser(head: Head) -> ParseRow:
-    answer, arrives = head.answer, _arrivals_in(head.time_unit)
+def _json_parser(head: Head, arrives: Callable[[Any, str], float]) -> ParseRow:
+    answer = head.answer
 
     def parse(text: str) -> Row:
         fields = json_object(text)
@@ -164,7 +181,7 @@ FORMAT = TraceFormat(
         Signature(("arrival_time_s", "input_tokens", "output_token_ids"), lacks=("output_tokens",)),
     ),
     columns=(*REQUIRED, *OPTIONAL),
-    times="arrival_time_s is in seconds",
+    times="arrival_time_s is in seconds, or a date-time (ISO 8601), or counts ms, us or ns since 1970",
     also="every optional column: names, classes, priorities, caps, deadlines, sessions, shared prefixes, "
     "token ids; times are kept",
     units=("s",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -242,6 +243,92 @@ class Idles(Sound):
         if view.now_s < head.arrival_s + 1.0:
             return StepPlan(wait_until_s=head.arrival_s + 1.0)
         return self.admitting(head, view)
+
+
+class NeverLong(Sound):
+    """Admits no prompt of 200 tokens or more."""
+
+    def plan(self, view: View) -> StepPlan:
+        if view.running or not len(view.waiting):
+            return self.going_on(view)
+        short = [request for request in view.waiting if request.input_tokens < 200]
+        return self.admitting(short[0], view) if short else StepPlan()
+
+
+class NeverVeryLong(Sound):
+    """Admits no prompt beyond 32,768 tokens."""
+
+    def plan(self, view: View) -> StepPlan:
+        if view.running or not len(view.waiting):
+            return self.going_on(view)
+        short = [request for request in view.waiting if request.input_tokens <= 32768]
+        return self.admitting(short[0], view) if short else StepPlan()
+
+
+class ForgetsPreempted(Sound):
+    """Displaces a running request for one of a better priority, and takes no victim back."""
+
+    def plan(self, view: View) -> StepPlan:
+        waiting = [request for request in view.waiting if not request.output_tokens_so_far]
+        if not view.running:
+            return self.admitting(waiting[0], view) if waiting else StepPlan()
+        running = next(iter(view.running))
+        if running.is_decoding and any(request.priority < running.priority for request in waiting):
+            return StepPlan(preempt=(Preemption(running),))
+        return self.going_on(view)
+
+
+class StarvesAClass(Sound):
+    """Serves the class `batch` never."""
+
+    def plan(self, view: View) -> StepPlan:
+        if view.running or not len(view.waiting):
+            return self.going_on(view)
+        served = [request for request in view.waiting if request.class_name != "batch"]
+        return self.admitting(served[0], view) if served else StepPlan()
+
+
+class GivesUpInACrowd(Sound):
+    """Serves nobody while more than 16 requests wait."""
+
+    def plan(self, view: View) -> StepPlan:
+        return StepPlan() if len(view.waiting) > 16 and not view.running else super().plan(view)
+
+
+class StopsLongAnswers(Sound):
+    """Pauses an answer after 100 tokens, for ever."""
+
+    def going_on(self, view: View) -> StepPlan:
+        return super().going_on(view)._replace(paused=tuple(r for r in view.running if r.output_tokens_so_far >= 100))
+
+
+class ClosesAtNight(Sound):
+    """Admits nothing after an hour."""
+
+    def plan(self, view: View) -> StepPlan:
+        return StepPlan() if view.now_s > 3600 and not view.running else super().plan(view)
+
+
+class LastComeFirst(Sound):
+    """Serves the request that came last: what a policy may do by design, and starves others under load."""
+
+    def choose(self, view: View) -> RequestView:
+        return list(view.waiting)[-1]
+
+
+class DrawsLots(Sound):
+    """Chooses by a random number without a seed."""
+
+    def choose(self, view: View) -> RequestView:
+        return random.choice(list(view.waiting))
+
+
+class AdmitsTwice(Sound):
+    """Admits a request a second time while it runs."""
+
+    def going_on(self, view: View) -> StepPlan:
+        again = tuple(Chunk(r, 1) for r in view.running if r.is_decoding)
+        return StepPlan(prefill=again) if again else super().going_on(view)
 
 
 @dataclass

@@ -292,3 +292,33 @@ def test_real_logs(case: str) -> None:
     assert len(log.row) == log.rows == 300
     assert np.isfinite(log.queue_s).all()
     assert float(np.max(log.arrival_s)) == pytest.approx(29.2, abs=0.2)
+
+
+def sample(folder: Path, kept: int, served: int, place: str = "metrics") -> Path:
+    """A file of GuideLLM that keeps some of its requests."""
+    totals = {"request_totals": {"successful": served, "errored": 0, "incomplete": 0, "total": served}}
+    run = {"requests": {"successful": [guidellm(float(start)) for start in range(kept)]}, "end_time": 1000.0 + served}
+    run |= {"start_time": 1000.0, **({"metrics": totals} if place == "metrics" else totals)}
+    return write(folder, json.dumps({"benchmarks": [run]}))
+
+
+@pytest.mark.parametrize("place", ["metrics", "top"])
+def test_a_sample_of_the_requests_is_known_by_the_totals(tmp_path: Path, place: str) -> None:
+    log = read_measured(sample(tmp_path, 10, 1500, place))
+    assert (log.sample_of, log.makespan_s) == (1500, 1500.0)
+    assert "keeps 10 of 1,500 served requests" in log.notes[-1]
+    assert "--sample-requests" in log.notes[-1]
+    with pytest.raises(InputError, match="keeps 10 of 1,500 requests: a replay of them is not the traffic"):
+        workload_of(log)
+    whole = read_measured(sample(tmp_path, 10, 10, place))
+    assert whole.sample_of is None
+    assert whole.makespan_s == pytest.approx(10.9)
+
+
+def test_totals_of_vllm_bench_are_compared_with_its_rows(tmp_path: Path) -> None:
+    assert len(read(tmp_path, json.dumps(BENCH)).notes) == 2
+    assert read(tmp_path, json.dumps(BENCH | {"completed": 20})).sample_of == 20
+    empty = BENCH | {"errors": ["", "", ""], "completed": 3}
+    assert read(tmp_path, json.dumps(empty)).sample_of is None  # an answer without a token is one of those completed
+    other = read(tmp_path, json.dumps(BENCH | {"total_input_tokens": 150, "total_output_tokens": 400}))
+    assert other.notes[-1] == "warning: the file counts 400 output tokens, and its rows add up to 4"

@@ -67,7 +67,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "version": "0.33",
     }
     assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)
-    assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0}
+    assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0, "metrics": []}
 
 
 def test_the_contracts_example_is_valid(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def open_calls(head: Head) -> OpenTrace:
 def test_rows_may_be_nested_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = TraceFormat("calls", "calls", open_calls, json=(Signature(("start", "calls")),), times="at is in seconds")
     known = {**trace_formats(), "calls": calls}
-    monkeypatch.setattr(detection, "trace_formats", lambda: known)
+    for module in (detection, formats):
+        monkeypatch.setattr(module, "trace_formats", lambda: known)
     first = {"start": 100, "calls": [{"at": 0, "in": 5, "out": 2}, {"at": 7, "in": 9, "out": 3}, {"text": "x"}]}
     second = {"start": 103, "calls": [{"at": 0, "in": 4, "out": 1}]}
     workload = read_trace(write(tmp_path, jsonl(first, second)))

@@ -218,3 +218,21 @@ def test_the_published_simulators_scores_come_out(case: str, score: float, worst
     assert found.score == pytest.approx(score, abs=5e-4)
     assert abs(found.worst[1]) == pytest.approx(worst, abs=5e-3)
     assert found.worst[0] == "ttft p50"
+
+
+def test_a_sample_is_compared_as_a_distribution_and_its_rates_are_scaled(tmp_path: Path) -> None:
+    """A tenth of the requests has the same latencies, but a tenth of the load: it tells no parts of an error."""
+    log = log_of(served(), tmp_path)
+    kept = np.arange(0, len(log.row), 10)
+    columns = ("row", "arrival_s", "scheduled_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2el_s")
+    some = {name: getattr(log, name)[kept] for name in columns}
+    names = None if log.request_ids is None else tuple(log.request_ids[place] for place in kept.tolist())
+    for request_ids in (names, None):
+        part = replace(log, **some, request_ids=request_ids, preemptions=None, sample_of=len(log.row))
+        found = validate(part, served().records)
+        assert abs(found.throughput["request"]) < 0.01
+        assert diagnose(found) is None
+        assert found.matched == ("" if request_ids is None else "request id")
+        assert not any("warning" in note for note in found.notes)
+    unscaled = validate(replace(log, **some, request_ids=None, preemptions=None, rows=len(kept)), served().records)
+    assert unscaled.throughput["request"] > 5
