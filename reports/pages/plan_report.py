@@ -102,8 +102,8 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         said = (
             "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
-            "of the largest rate at 95 %; the grey line in it is the rate in the table. Of one line it is the largest "
-            "that was run and held, a little left of the crossing; of several seeds it is the mean of these."
+            "of the largest rate at 95 %. The grey line in it is the rate in the table: the largest that was run and "
+            "held, a little left of the crossing; of several seeds the mean of these; of a fleet the crossing itself."
         )
         return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
