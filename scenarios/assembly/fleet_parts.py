@@ -13,6 +13,7 @@ from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.roles import is_disaggregated
+from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.timing.scaled import Scaled, ScaledGroup
 
@@ -76,9 +77,13 @@ def build_link(scenario: Scenario) -> LinkSpeed | None:
 
 
 def build_router(scenario: Scenario) -> Router:
-    """Build a router. Its random numbers depend on the scenario's seed alone."""
+    """Build a router. Its random numbers depend on the scenario's seed alone. InputError for one that cannot serve."""
     config = scenario.routing
     try:
-        return load_router(config.kind, config.parameters, generator=stream(scenario.seed, "", "router"))
+        router = load_router(config.kind, config.parameters, generator=stream(scenario.seed, "", "router"))
     except InputError as error:
         raise error if error.file else scenario.error("router", error.message, error.hint) from None
+    if RouterFeatures.of(router).hears_ends and any(group.role != "both" for group in scenario.fleet or ()):
+        what = f"the router {config.kind} follows whole requests, and here halves of them are served apart"
+        raise scenario.error("router", what, "--set router=least_loaded")
+    return router

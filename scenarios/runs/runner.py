@@ -160,7 +160,7 @@ def _simulate(
                 workload,
                 [built.replicas for built in fleet],
                 router=router,
-                signal_interval_s=scenario.routing.signal_interval_s,
+                signal_interval_s=scenario.routing.interval_s,
                 slo=scenario.resolve_slo(),
                 link=build_link(scenario),
                 fast_forward=fast_forward,

@@ -52,8 +52,10 @@ def router_schema() -> Schema:
     own = RouterConfig.model_json_schema()["properties"]
     mappings: list[Schema] = []
     for name in built_in_routers():
-        reads = RouterFeatures.of(router_class(name)).reads_loads
-        keys = {key: schema for key, schema in own.items() if key != "kind" and (reads or key != "signal_interval_s")}
+        features = RouterFeatures.of(router_class(name))
+        keys = {"signal_interval_s": own["signal_interval_s"] | {"default": features.usual_interval_s}}
+        if not features.reads_loads:
+            keys.clear()
         keys |= {key: _parameter_schema(parameter) for key, parameter in router_parameters(name).items()}
         mappings.append(_router_mapping({"const": name, "description": _first_line(router_class(name))}, keys))
     mappings.append(

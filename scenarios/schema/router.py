@@ -51,6 +51,16 @@ class RouterConfig(Strict):
         return file_of(self.kind)
 
     @property
+    def interval_s(self) -> float:
+        """The seconds between two looks at the loads: as given, or usual for a built-in router."""
+        from simulator.fleet.router import RouterFeatures
+        from simulator.fleet.routers import router_class
+
+        if "signal_interval_s" in self.model_fields_set or self.file is not None:
+            return self.signal_interval_s
+        return RouterFeatures.of(router_class(self.kind)).usual_interval_s
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that were given."""
         return dict(self.model_extra or {})
@@ -61,7 +71,7 @@ class RouterConfig(Strict):
 
         known = {} if self.file else router_parameters(self.kind)
         defaults = {name: parameter.default for name, parameter in known.items()}
-        return {"kind": self.kind, "signal_interval_s": self.signal_interval_s, **defaults, **self.parameters}
+        return {"kind": self.kind, "signal_interval_s": self.interval_s, **defaults, **self.parameters}
 
     @model_validator(mode="after")
     def _takes_its_parameters(self) -> Self:

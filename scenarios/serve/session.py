@@ -34,7 +34,7 @@ class Session:
             [built.replicas for built in self.fleet],
             listener,
             router=build_router(scenario),
-            signal_interval_s=scenario.routing.signal_interval_s,
+            signal_interval_s=scenario.routing.interval_s,
             log_decisions=self._log_decisions,
             front_end=scenario.resolve_front_end(),
             slo=scenario.resolve_slo(),

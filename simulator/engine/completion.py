@@ -61,6 +61,7 @@ class Completion:
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
         self.finished: Callable[[], None] | None = None  # see `Replica.tell_finished`
+        self.ended: Callable[[int], None] | None = None  # see `Replica.tell_ended`
 
     def end(self, live: RequestState, status: Status, end_s: float) -> None:
         """A request ends and leaves the engine at `end_s`."""
@@ -82,6 +83,8 @@ class Completion:
             del state.lives[live.row]
         if state.cache is not None:
             state.cache.end(live.row)
+        if self.ended is not None:
+            self.ended(live.row)
 
     def rejects(self, request: Request, live: RequestState) -> bool:
         """Reject an arriving request if it could never be served here or the queue is full; returns whether it is."""

@@ -154,6 +154,10 @@ class Replica:
         """Call `finished` each time that requests have got their last token."""
         self._completion.finished = finished
 
+    def tell_ended(self, ended: Callable[[int], None]) -> None:
+        """Call `ended` with the row of each request that leaves, served or not."""
+        self._completion.ended = ended
+
     def start_empty(self) -> None:
         """The server starts: its prefix cache holds nothing."""
         if self.state.cache is not None:

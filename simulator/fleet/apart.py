@@ -39,8 +39,11 @@ def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Route
             return f"the autoscaler of the group {group.name} looks at all its replicas"
         if group.group_cost is not None:
             return f"the replicas of the group {group.name} are data-parallel ranks that step together"
-    if RouterFeatures.of(router).reads_caches:
+    features = RouterFeatures.of(router)
+    if features.reads_caches:
         return "the router asks the prefix caches at every arrival"
+    if features.hears_ends:
+        return "the router hears at once which requests have ended"
     return None
 
 

@@ -21,6 +21,7 @@ class Replicas(Sequence[ReplicaLoad]):
         self.by_number = {load.index: load for load in loads}
         self._indexes: dict[Cost, _LeastIndex] = {}
         self.version = 0  # changes when a replica joins or leaves
+        self.looks: int | None = None  # taken so far, where loads are those of the last look
 
     def __len__(self) -> int:
         return len(self._loads)
@@ -67,8 +68,10 @@ class Replicas(Sequence[ReplicaLoad]):
         for index in self._indexes.values():
             index.touched[number] = None
 
-    def all_changed(self) -> None:
-        """Every cost may differ."""
+    def looked(self) -> None:
+        """A look has been taken: every cost may differ."""
+        assert self.looks is not None
+        self.looks += 1
         for load in self._loads:
             self.changed(load.index)
 

@@ -32,6 +32,8 @@ class RouterFeatures:
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
     (`ReplicaLoad.cached_tokens`), for which every step is executed by itself. `takes_fewest`: it takes, always, the
     replica with the fewest unfinished requests, the first of equals: then it need not be asked (`fleet/run_ahead.py`).
+    `hears_ends`: its method `ended(row)` is called as each of its requests ends, whatever it last saw of the loads; the
+    replicas then stay on one clock. `usual_interval_s` is the `signal_interval_s` of scenarios that give none.
 
     `reads_loads = False` and `takes_fewest = True` are promises about a `choose`, made by the class that defines it or
     by one that inherits it. A class that defines `choose` has to make them itself: those of a class above say nothing
@@ -42,11 +44,15 @@ class RouterFeatures:
     reads_loads: bool = True
     reads_caches: bool = False
     takes_fewest: bool = False
+    hears_ends: bool = False
+    usual_interval_s: float = 0.0
 
     @classmethod
     def of(cls, router: Any) -> RouterFeatures:
         """The features of this router or of its class."""
-        found = cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
+        declared: dict[str, Any] = {each.name: getattr(router, each.name, each.default) for each in fields(cls)}
+        interval_s = float(declared.pop("usual_interval_s"))
+        found = cls(**{name: bool(value) for name, value in declared.items()}, usual_interval_s=interval_s)
         classes = (router if isinstance(router, type) else type(router)).__mro__
         chooses = _first_with("choose", classes)
         unsaid = {name: word for name, word in _UNSAID.items() if not issubclass(_first_with(name, classes), chooses)}

@@ -62,6 +62,7 @@ class Signals:
     def __init__(self, loads: Sequence[ReplicaLoad]) -> None:
         self._seen = {load.index: SeenLoad(load) for load in loads}
         self.replicas = Replicas(list(self._seen.values()))
+        self.replicas.looks = 0
 
     def sent(self, load: ReplicaLoad) -> None:
         """The router has sent a request to this replica."""
@@ -72,7 +73,7 @@ class Signals:
         """A look has been taken at all replicas, whose signals these are in the order of their numbers."""
         for load, signal in zip(self._seen.values(), signals, strict=True):
             load.show(signal)
-        self.replicas.all_changed()
+        self.replicas.looked()
 
     def looks(self, clock: Clock, interval_s: float) -> Generator[Event, object, None]:
         """The SimPy process that looks at every multiple of `interval_s`, before the decisions of that moment.
@@ -85,7 +86,7 @@ class Signals:
             yield clock.tick(tick * interval_s)
             for load in self._seen.values():
                 load.look()
-            self.replicas.all_changed()
+            self.replicas.looked()
 
 
 def way_to(
@@ -96,7 +97,11 @@ def way_to(
     `intakes` are those of all replicas, by number.
     """
     loads = [replica.load for replica in chosen]
-    reads = RouterFeatures.of(router).reads_loads and len(loads) > 1
+    features = RouterFeatures.of(router)
+    reads = features.reads_loads and len(loads) > 1
+    if features.hears_ends:
+        for replica in chosen:
+            replica.tell_ended(router.ended)  # type: ignore[attr-defined]
     if signal_interval_s > 0 and reads:
         signals = Signals(loads)
         clock.process(signals.looks(clock, signal_interval_s))
