@@ -57,6 +57,10 @@ class Histogram:
         inside = float(self.up_to[place]) - below
         return low + (float(self.bounds[place]) - low) * ((rank - below) / inside if inside else 1.0)
 
+    def is_told(self, share: float) -> bool:
+        """Return whether the value below which this share lies is beyond the first bucket, which begins at 0."""
+        return float(self.up_to[0]) < share * self.count
+
     def of(self, values: Floats) -> Histogram:
         """Return other values in these buckets."""
         up_to = np.searchsorted(np.sort(values), self.bounds, side="right").astype(np.float64)

@@ -112,8 +112,11 @@ def compare_scrape(scrape: Scrape, records: Records) -> Scraped:
             lengths.append(means)
             continue
         alike = there.of(here)
-        of_shares = [Figure(name, key, there.quantile(q), alike.quantile(q)) for key, q in _SHARES.items()]
-        latencies += [means, *of_shares]
+        told = {key: q for key, q in _SHARES.items() if there.is_told(q)}
+        latencies += [means, *(Figure(name, key, there.quantile(q), alike.quantile(q)) for key, q in told.items())]
+        if left_out := [key for key in _SHARES if key not in told]:
+            bound = f"{1e3 * float(there.bounds[0]):g} ms"
+            missing.append(f"{', '.join(left_out)} of {name} (below {bound}, the server's first bucket)")
     served = scrape.histogram("time_to_first_token_seconds")
     count = 0.0 if served is None else served.count
     own = max(int(done.sum()), 1)

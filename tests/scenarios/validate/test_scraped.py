@@ -69,6 +69,7 @@ def test_a_run_against_its_own_scrape_has_no_error(tmp_path: Path, engines: int)
     assert [each.name for each in found.counts] == ["preemptions for each request"]
     assert found.counts[0].measured == pytest.approx(6 / 150)
     assert any("request_decode_time_seconds" in each for each in found.missing)
+    assert any("of queue time (below 300 ms, the server's first bucket)" in each for each in found.missing)
 
 
 def test_a_slower_server_shows_in_tpot(tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_other_traffic_is_told(tmp_path: Path) -> None:
 
 def test_quantiles_are_linear_within_a_bucket() -> None:
     of = Histogram(np.array([1.0, 2.0, np.inf]), np.array([2.0, 6.0, 8.0]), 12.0)
+    assert [of.is_told(share) for share in (0.125, 0.25, 0.5)] == [False, False, True]
     assert (of.mean, of.quantile(0.125), of.quantile(0.5), of.quantile(0.99)) == (1.5, 0.5, 1.5, 2.0)
     assert np.isnan(Histogram(np.array([np.inf]), np.array([0.0]), 0.0).quantile(0.5))
 
