@@ -13,6 +13,7 @@ import pytest
 import batchlab
 import scenarios
 from tests.command import small
+from tests.test_wheel import in_the_wheel, modules
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,6 +67,8 @@ def test_a_wheel_holds_it(tmp_path: Path) -> None:
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
     assert {"batchlab/__init__.py", "scenarios/version.py", "scenarios/library/quickstart.yaml"} <= {*names}
+    sources = {name for name in names if name.endswith(".py") and "/templates/" not in name}
+    assert sources == {modules()[name].as_posix() for name in in_the_wheel()}
     code = "import batchlab; print(batchlab.__file__, len(batchlab.shipped()) > 3, batchlab.__version__)"
     assert python(code, tmp_path / "installed").split() == [
         str(tmp_path / "installed/batchlab/__init__.py"), "True", batchlab.__version__,

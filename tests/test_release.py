@@ -185,7 +185,9 @@ def test_what_templates_import_is_promised() -> None:
     templates = sorted((ROOT / "scenarios/templates").glob("*.py"))
     assert templates
     for path in templates:
-        for module, names in re.findall(r"^from (simulator[\w.]*) import (.+)$", path.read_text("utf-8"), re.M):
+        for module, names in re.findall(
+            r"^from ((?:simulator|scenarios)[\w.]*) import (.+)$", path.read_text("utf-8"), re.M
+        ):
             row = re.search(rf"^\| `{re.escape(module)}` \| (.+) \|$", page, re.M)
             assert row, f"{path.name} imports {module}, which docs/stability.md does not promise"
             assert {*names.split(", ")} <= {*re.findall(r"\w+", row[1])}

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    Formatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from reports.drawing.style import INK
-from reports.units import Clock, TimeUnit, short
+from reports.units import Clock, TimeUnit, number, short
 from simulator.results.records import Floats
 
 LOG_FROM = 20.0  # a range of values wider than this factor gets a logarithmic axis
@@ -22,7 +31,28 @@ LOG_FROM = 20.0  # a range of values wider than this factor gets a logarithmic a
 def plain_numbers(axis: Axis, bins: int = 6) -> None:
     """At most `bins` round tick labels, never in scientific notation."""
     axis.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(_Plain())
+
+
+class _Plain(Formatter):
+    """Labels of three digits or, where these would not say where a tick stands, of as many as say it."""
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return short(value)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """The labels of all ticks of an axis."""
+        apart = min((abs(b - a) for a, b in pairwise(values)), default=0.0)
+
+        def says(places: int) -> bool:
+            return all(abs(round(value, places) - value) <= 0.01 * apart for value in values)
+
+        texts = [short(value) for value in values]
+        read = [float(text.replace(",", "")) for text in texts]
+        if all(abs(one - value) <= 0.01 * apart for one, value in zip(read, values, strict=True)):
+            return texts
+        places = next((places for places in range(7) if says(places)), 6)
+        return [number(value, places) for value in values]
 
 
 def log_numbers(axis: Axis, ratio: float, text: Callable[[float], str] = short) -> None:

@@ -197,6 +197,17 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str | P
     return Picture(name, painted.caption, png.getvalue(), svg.getvalue(), found, tuple(painted.series))
 
 
+def folded(label: str, most: int) -> str:
+    """A label of several settings in lines of about so many characters, broken behind commas: no value is cut."""
+    lines = [""]
+    for part in label.split(", "):
+        if lines[-1] and len(lines[-1]) + len(part) + 2 > most:
+            lines[-1] += ","
+            lines.append("")
+        lines[-1] += f", {part}" if lines[-1] else part
+    return "\n".join(shorten(line, 2 * most) for line in lines)
+
+
 def shorten(label: str, most: int = 44) -> str:
     """A label that fits a picture; matplotlib would hide one that begins with an underscore."""
     text = fitted(label, most)

@@ -1,4 +1,4 @@
-"""A plan over two of its settings: the largest rate and the cost of each pair, as heat maps."""
+"""A plan over two of its settings: what was looked for and the cost of each pair, as heat maps."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ Cells = Mapping[tuple[int, int], float]
 class OverKeys:
     """Values by their places on two settings, `x` and `y`; a place without one was refused or has no answer.
 
-    `rates` are in requests per second, `costs` in USD per million output tokens. `best_of_others` says that other
-    settings differ too, of which each cell has the best.
+    `best` has the title and the direction of what the first map shows: more (1) or less (-1) is better; `values` are
+    its cells. `costs` are in USD per million output tokens. `best_of_others` says that other settings differ too, of
+    which each cell has the best.
     """
 
     x: str
     x_labels: Sequence[str]
     y: str
     y_labels: Sequence[str]
-    rates: Cells
+    best: tuple[str, int]
+    values: Cells
     costs: Cells
     best_of_others: bool = False
 
 
 def over_keys_picture(grid: OverKeys) -> Picture:
     """A map for each of the two that has values; lighter is better."""
-    both = (("largest rate (req/s)", grid.rates, 1), ("cost (USD/M output tokens)", grid.costs, -1))
+    title, better = grid.best
+    both = ((title, grid.values, better), ("cost (USD/M output tokens)", grid.costs, -1))
     maps = [(title, cells, better) for title, cells, better in both if cells]
     size = (max(5.0, 1.9 + 0.7 * len(grid.x_labels)) * max(len(maps), 1), max(3.2, 1.3 + 0.45 * len(grid.y_labels)))
 

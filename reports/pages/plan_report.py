@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from reports.drawing.axes import grid_of, scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
-from reports.drawing.style import INK, MUTED, OTHERS, Picture, draw, shorten
+from reports.drawing.style import INK, MUTED, OTHERS, Picture, draw, folded, shorten
 from reports.html.pieces import command, figure, paragraphs, section, table, write_page
 from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
 from reports.tables.request_tables import TableRows
@@ -23,6 +23,7 @@ from simulator.metrics.table import METRICS
 
 MOST_PANELS = 6
 _COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
+_TITLE = 52  # characters in a line
 _FAR = 8.0  # times the limit: what is beyond is drawn at the edge
 Points = Sequence[tuple[float, float]]
 
@@ -101,11 +102,13 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         said = (
             "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
-            "of the largest rate at 95 %; the line in it is the rate itself."
+            "of the largest rate at 95 %. The grey line in it is the rate in the table: the largest that was run and "
+            "held, a little left of the crossing; of several seeds the mean of these; of a fleet the crossing itself."
         )
         return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
-    return draw("rates", (10.0, 2.7 * -(-len(shown) // across) + 0.5), paint)
+    lines = max(folded(each.label, _TITLE).count("\n") for each in shown)
+    return draw("rates", (10.0, (2.7 + 0.2 * lines) * -(-len(shown) // across) + 0.5), paint)
 
 
 def limit_words(text: str) -> str:
@@ -148,5 +151,5 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
     axes.minorticks_off()
     scaled_numbers(axes.xaxis, min(rates), max(rates))
     axes.set_xlabel("requests/s")
-    axes.set_title(shorten(one.label))
+    axes.set_title(folded(one.label, _TITLE))
     return marks

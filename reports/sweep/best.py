@@ -43,9 +43,15 @@ def best_points(result: SweepResult) -> list[Best]:
 
 def _cheapest_within_slo(result: SweepResult, able: Sequence[SweepPoint]) -> Best | None:
     """The cheapest point that keeps the SLO with every seed; None without an SLO, a price, or such a point."""
-    if not result.known(COST) or not (result.known(ATTAINMENT) or any(MET in each.summaries[0] for each in able)):
+    if not result.known(COST) or not has_slo(able):
         return None
     return _best("cheapest within the SLO", COST, [point for point in able if keeps_slo(point)])
+
+
+def has_slo(points: Sequence[SweepPoint]) -> bool:
+    """Return whether the points have an SLO to keep: targets, or limits of requests."""
+    summaries = [each.summaries[0] for each in points if each.summaries]
+    return any(MET in summary or summary.get(ATTAINMENT) is not None for summary in summaries)
 
 
 def keeps_slo(point: SweepPoint) -> bool:

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from reports.drawing.axes import scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
+from reports.sweep.best import has_slo, keeps_slo
 from reports.sweep.lines import MARKS, colours
 from reports.sweep.pareto import Trade, trades
 from reports.sweep.points import SweepPoint, SweepResult
@@ -146,12 +147,19 @@ def _numbers(axes: Axes, front: Sequence[SweepPoint], trade: Trade) -> None:
         )
 
 
-def front_table(result: SweepResult, trade: Trade) -> TableRows:
-    """The points of a front as the picture numbers them."""
+def front_table(result: SweepResult, trade: Trade, most: int = MOST_ROWS) -> TableRows:
+    """The points of a front as the picture numbers them; where there is an SLO, whether each keeps it."""
     front = trade.front(result.eligible)
-    body = tuple(
-        (str(place), point.label, short(trade.x(point)), short(trade.y(point)))
-        for place, point in enumerate(front[:MOST_ROWS], start=1)
-    )
-    more = (("", f"and {len(front) - MOST_ROWS:,} more", "", ""),) if len(front) > MOST_ROWS else ()
-    return TableRows(("", "point", trade.x_title, trade.y_title), (*body, *more), text_columns=2)
+    judged = has_slo(front)
+    body = [
+        (str(place), point.label, *([_kept(point)] if judged else []), short(trade.x(point)), short(trade.y(point)))
+        for place, point in enumerate(front[:most], start=1)
+    ]
+    head = ("", "point", *(["SLO"] if judged else []), trade.x_title, trade.y_title)
+    if len(front) > most:
+        body.append(("", f"and {len(front) - most:,} more", *[""] * (len(head) - 2)))
+    return TableRows(head, tuple(body), text_columns=3 if judged else 2)
+
+
+def _kept(point: SweepPoint) -> str:
+    return "kept" if keeps_slo(point) else "missed"

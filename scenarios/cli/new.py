@@ -74,7 +74,7 @@ def _writer(kind: str, code: _Code) -> Callable[..., None]:
         stem, folder = name.removesuffix(".py"), out or Path()
         if not stem.isidentifier():
             hint = f"letters, digits and _, as in: {code.template}"
-            raise InputError(f"{name!r} cannot name a file of {code.what}", hint=hint)
+            raise InputError(f"{name!r} cannot name a {kind} file", hint=hint)
         texts = {ending: _template(f"{code.template}{ending}") for ending in (".py", code.beside) if ending}
         for ending in texts:
             _check_free(folder / f"{stem}{ending}")

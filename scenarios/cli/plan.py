@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from scenarios.plan.answer import Plan
     from scenarios.plan.plan import Find
+    from scenarios.plan.tried import Tried
     from scenarios.schema.scenario import Scenario as Loaded
 
 Slo = Annotated[
@@ -62,7 +65,8 @@ def plan(
     It finds the largest rate that meets the SLO, the fewest replicas for a load, or the best settings, and what they
     cost. Rates have a 95 % interval; candidates whose intervals do not separate them are called equal. --out writes a
     report, plan.json and, for each of the best candidates, a scenario and what starts its server: a script, a compose
-    file, Kubernetes manifests, and values of llm-d and Dynamo where these start it.
+    file, Kubernetes manifests, and values of llm-d and Dynamo where these start it. A plan that was
+    stopped goes on there.
     """
     from scenarios.plan.goal import chosen_goals
     from scenarios.plan.plan import SEEDS, make_plan
@@ -79,7 +83,8 @@ def plan(
     named = [part.strip() for part in gpus.split(",") if part.strip()]
     if out is not None:
         check_output(out, overwrite=given.overwrite, expected=None)
-    with console.counted(base.name, 0, "runs" if chosen == "config" else "candidates") as progress:
+    counting = console.counted(base.name, 0, "runs" if chosen == "config" else "candidates")
+    with _kept(out, console) as tried, counting as progress:
         found = make_plan(
             base,
             goals,
@@ -91,12 +96,36 @@ def plan(
             budget_s=budget_s,
             seeds=SEEDS if seeds is None else seeds,
             progress=progress,
+            tried=tried,
         )
     console.notes(found.notes)
     if out is not None:
         _write(out, found, base, overwrite=given.overwrite, report=not no_report)
+        if tried is not None:
+            tried.forget()
     console.out(to_json(found.to_json()) if given.json else _text(found, console))
-    console.note(f"{found.runs:,} runs in {found.cpu_s:.1f} CPU seconds")
+    earlier = f", {tried.found:,} of them from before" if tried is not None and tried.found else ""
+    console.note(f"{found.runs:,} runs in {found.cpu_s:.1f} CPU seconds{earlier}")
+
+
+@contextmanager
+def _kept(out: Path | None, console: Console) -> Iterator[Tried | None]:
+    """Yield the keeper of what is tried, if there is a folder; a plan that is stopped says how it goes on."""
+    if out is None:
+        yield None
+        return
+    from scenarios.plan.tried import Tried
+
+    tried = Tried(out)
+    try:
+        yield tried
+    except (KeyboardInterrupt, SystemExit):
+        if not tried.is_empty:
+            console.note(f"what was tried is kept in {out}: the same command goes on")
+        raise
+    finally:
+        if tried.is_empty:  # bad input, or stopped at once: nothing is left behind
+            tried.forget()
 
 
 def _find(word: str) -> Find:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,16 +67,33 @@ def _over_keys(plan: Plan) -> OverKeys | None:
     if len(places) < 2:
         return None
     x, y = sorted(sorted(places), key=lambda key: -len(places[key]))[:2]
-    rates: dict[tuple[int, int], float] = {}
+    title, better, value = _compared(plan)
+    best: dict[tuple[int, int], float] = {}
     costs: dict[tuple[int, int], float] = {}
     for settings, answer in zip(found, plan.answers, strict=True):
         if x in settings and y in settings and answer.bounds is not None and answer.feasible:
             at = places[x].index(settings[x]), places[y].index(settings[y])
-            rates[at] = max(rates.get(at, 0.0), answer.bounds.value)
+            best[at] = max(best.get(at, value(answer)), value(answer), key=lambda each: better * each)
             if answer.usd_per_million is not None:
                 costs[at] = min(costs.get(at, math.inf), answer.usd_per_million)
-    if not rates:
+    if not best:
         return None
     labels = {key: [str(value) for value in places[key]] for key in (x, y)}
     titles = {key: key.rpartition(".")[2] for key in (x, y)}
-    return OverKeys(titles[x], labels[x], titles[y], labels[y], rates, costs, len(places) > 2)
+    return OverKeys(titles[x], labels[x], titles[y], labels[y], (title, better), best, costs, len(places) > 2)
+
+
+def _compared(plan: Plan) -> tuple[str, int, Callable[[Answer], float]]:
+    """Return what a map compares, so that fleets of unlike sizes do not stand side by side: title, direction, value."""
+    answers = [answer for answer in plan.answers if answer.feasible and answer.bounds is not None]
+    if plan.find == "replicas":
+        if len({answer.gpus / answer.replicas for answer in answers}) > 1:
+            return f"fewest GPUs for {plan.load:g} req/s", -1, lambda answer: answer.gpus
+        return f"fewest replicas for {plan.load:g} req/s", -1, lambda answer: answer.replicas
+    if len({answer.gpus for answer in answers}) > 1:
+        return "largest rate of a GPU (req/s)", 1, lambda answer: _rate(answer) / answer.gpus
+    return "largest rate (req/s)", 1, _rate
+
+
+def _rate(answer: Answer) -> float:
+    return 0.0 if answer.bounds is None else answer.bounds.value

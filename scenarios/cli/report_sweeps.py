@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scenarios.studies.study_axes import Setting
     from scenarios.studies.sweep_table import Row
 
+_MOST_IN_TERMINAL = 10
 _UNITS = {"rate": "requests/s"}  # of keys whose name does not say it
 
 
@@ -30,8 +31,10 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
 
 
 def best(result: SweepResult, terminal: Terminal) -> str:
-    """Return the best points as a table, and the basis of it."""
+    """Return the best points as a table, the basis of it, and the Pareto fronts with what keeps the SLO."""
     from reports.sweep.best import best_points
+    from reports.sweep.front import front_table
+    from reports.sweep.pareto import trades
     from reports.sweep.sweep_report import best_table, best_words
     from reports.tables.verdict_table import wrapped
 
@@ -39,7 +42,11 @@ def best(result: SweepResult, terminal: Terminal) -> str:
     rows = best_table(found, named=0)
     words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
     table = "" if rows is None else f"{rows.text(terminal.width)}\n\n"
-    return f"\n{table}{words}\n\n"
+    fronts = [
+        f"{trade.title}: the Pareto front\n{front_table(result, trade, _MOST_IN_TERMINAL).text(terminal.width)}\n\n"
+        for trade in trades(result)
+    ]
+    return f"\n{table}{words}\n\n{''.join(fronts)}"
 
 
 def sweep_result(swept: Swept) -> SweepResult:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def validate(
     scenario: Scenario,
-    measured: Annotated[Path, typer.Option("--measured", metavar="FILE", help="The server's per-request log.")],
+    measured: Annotated[
+        Path, typer.Option("--measured", metavar="FILE", help="The server's per-request log, or a scrape of /metrics.")
+    ],
     format_: Annotated[
         str, typer.Option("--format", metavar="F", help="The log's format, if it is not recognised.")
     ] = "auto",
@@ -31,6 +33,9 @@ def validate(
     ] = None,
     timeseries: Annotated[
         Path | None, typer.Option("--timeseries", metavar="FILE", help="A CSV of t, running, waiting beside the log.")
+    ] = None,
+    since: Annotated[
+        Path | None, typer.Option("--since", metavar="FILE", help="An earlier scrape: only what came after it counts.")
     ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="Take arrivals and lengths from the log, not from the scenario.")
@@ -50,13 +55,16 @@ def validate(
 ) -> None:
     """Compare a simulation with a server's own log.
 
-    Reads logs of `vllm bench serve --save-detailed`, AIPerf, GuideLLM and LLMServingSim, and plain CSV. Errors and a
-    verdict go to stdout. Rows, plots and report.html go to --out, else to runs/NAME-validate-FILE with what --set and
-    --seed changed. If the folder holds other results, that is an error, unless --overwrite is given.
+    Reads logs of `vllm bench serve --save-detailed`, AIPerf, GuideLLM and LLMServingSim, and plain CSV. Of a scrape of
+    vLLM's /metrics it compares what that counts. Errors and a verdict go to stdout. Rows, plots and report.html go to
+    --out, else to runs/NAME-validate-FILE with what --set and --seed changed. If the folder holds other results, that
+    is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import policy_label, resolved_yaml
+    from scenarios.cli.validate_scrape import validate_scrape
     from scenarios.measured import read_measured
     from scenarios.measured.measured_run import workload_of
+    from scenarios.measured.scrape import is_scrape
     from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
@@ -66,8 +74,21 @@ def validate(
     from scenarios.validate.compare import validate as compare
     from scenarios.validate.error_parts import diagnose, diagnosis_data
     from scenarios.validate.validation_files import write_validation
+    from simulator.errors import InputError
 
     console, changed = given.console, given.changed
+    if format_ == "auto" and is_scrape(measured):
+        if replay or timeseries is not None or benchmark is not None:
+            what = "--replay, --timeseries and --benchmark are for a log with an entry for each request"
+            raise InputError(f"{measured} is a scrape of /metrics", hint=what)
+        chosen = load(scenario, changed)
+        where = default_folder(chosen.name, "validate", measured.name.split(".")[0], changed=changed)
+        validate_scrape(
+            chosen, measured, since, given.out or where, console, overwrite=given.overwrite, json=given.json
+        )
+        return
+    if since is not None:
+        raise InputError("--since is for scrapes of /metrics", file=str(measured), hint="leave it out")
     log = read_measured(measured, format_=format_, benchmark=benchmark)
     # A replay needs no workload; where the scenario has none, the run folder names the log in its place.
     from_log = {"workload": {"trace": {"path": str(measured.absolute())}}} if replay else None

@@ -23,7 +23,8 @@ class Answer:
     `bounds` are in requests per second of all `replicas` together; None where no rate holds, or none was looked for.
     `shown` is the run that costs and causes are taken from: at the largest rate or, of a load that was asked for, at
     that load. `load` is what `headroom` is held against. `slower` and `faster` are the shares by which the rate moves
-    where every step takes 5 % more or less. `note` says what could not be settled or why there is no answer.
+    where every step takes 5 % more or less. `note` says what could not be settled or why there is no answer;
+    `load_words`, how a trace comes to the rate of `shown`.
     """
 
     candidate: Candidate
@@ -39,6 +40,7 @@ class Answer:
     faster: float | None = None
     advice: str = ""
     note: str = ""
+    load_words: str = ""
     excess: float = math.inf
     equal_to_best: bool = False
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,10 @@ class Bounds:
     high: float
     draws: Floats = field(repr=False, default_factory=lambda: np.empty(0))
     paired_by_seed: bool = False
+
+    def spanning(self, other: Bounds) -> Bounds:
+        """Return these bounds, their interval widened to that of another way to see the same rate."""
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
     def times(self, factor: float) -> Bounds:
         """Return the bounds of a multiple."""
@@ -102,6 +106,11 @@ def difference(one: Bounds, other: Bounds) -> tuple[float, float] | None:
         return found.low, found.high
     low, high = np.quantile(apart, (0.025, 0.975)).tolist()
     return low, high
+
+
+def draws_of(goal: Goal, per_request: Floats) -> Floats:
+    """Return a goal's value in each draw of a trace's blocks, from the values of its requests, in order of arrival."""
+    return _redrawn(goal, per_request, _weights(len(per_request)))
 
 
 def _known(trials: Sequence[Trial]) -> list[Trial]:

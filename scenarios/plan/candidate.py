@@ -119,4 +119,8 @@ def _worded(key: str, value: object) -> str:
         return policy_label(value)
     if key == GPU:
         return str(value.get("name", "a GPU") if isinstance(value, dict) else value)
+    if key == TENSOR_PARALLEL:
+        return f"TP {value}"
+    if isinstance(value, Mapping):
+        value = value.get("kind") or value.get("name") or json.dumps(value)
     return f"{key.rpartition('.')[2]} {('on' if value else 'off') if isinstance(value, bool) else value}"

@@ -148,6 +148,7 @@ def _at_load(lab: Laboratory, candidate: Candidate, experience: Experience) -> A
         answer,
         feasible=holds,
         shown=at_load.bare(),
+        load_words=lab.traffic.words(lab.load),
         trials=(at_load.bare(), *answer.trials),
         excess=at_load.excess,
         binding=answer.binding if holds else at_load.worst,

@@ -19,7 +19,7 @@ from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
 from scenarios.plan.space import space
 from scenarios.plan.traffic import Traffic
-from scenarios.plan.trial import Laboratory
+from scenarios.plan.trial import Keeper, Laboratory
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Axis
 from simulator.errors import InputError
@@ -45,19 +45,20 @@ def make_plan(
     budget_s: float | None = None,
     seeds: int = SEEDS,
     progress: Callable[..., None] | None = None,
+    tried: Keeper | None = None,
 ) -> Plan:
     """Plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
 
     `rate` is the load of `replicas` and `config`, in requests per second, the scenario's unless given; `budget_s` are
     CPU seconds, after which the answers say what was not settled. `progress` is called with the finished candidates and
-    their total; for `config`, with the runs so far.
+    their total; for `config`, with the runs so far. What `tried` keeps is not run again.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"a rate is above 0, not {rate:g}", file="--rate")
     if budget_s is not None and not budget_s > 0:
         raise InputError(f"a budget is above 0 seconds, not {budget_s:g}", file="--budget-s")
     traffic, tell = Traffic(scenario), progress or (lambda *_: None)
-    lab = Laboratory(traffic, goals, budget_s, None if rate is None else rounded(rate), seeds)
+    lab = Laboratory(traffic, goals, budget_s, None if rate is None else rounded(rate), seeds, tried)
     around = space(scenario, gpus=gpus, policies=policies, axes=axes, by_default=find == "config")
     notes = [*around.notes, *_warnings(traffic, goals)]
     refused = [_unanswered(lab, candidate, why) for candidate, why in around.refused]

@@ -16,8 +16,9 @@ from scenarios.plan.candidate import Candidate
 from scenarios.plan.experience import Experience
 from scenarios.plan.goal import OF_LOAD
 from scenarios.plan.search import Found, largest, rounded
+from scenarios.plan.traffic import IN_STEP_S, Traffic
 from scenarios.plan.trial import Laboratory, Trial
-from scenarios.plan.wording import described
+from scenarios.plan.wording import described, rate_text
 
 PIECE = 2000
 """Requests of a short run: enough for a 99th percentile to be within some tens of percent."""
@@ -71,9 +72,28 @@ def find_rate(
         if other.held is None:
             break
         found.append(other)
-    answer = _answer(lab, candidate, found, are_ends_run=not is_expensive)
+    answer = _in_step_too(lab, _answer(lab, candidate, found, are_ends_run=not is_expensive), narrowest)
     experience.learn(answer, short, first.held[0], None if first.failed is None else first.failed[0])
     return answer
+
+
+def _in_step_too(lab: Laboratory, answer: Answer, narrowest: float) -> Answer:
+    """Widen the interval of an answer to the rate of copies whose peaks meet, where its load is copies of a trace."""
+    rate = 0.0 if answer.bounds is None else answer.bounds.value
+    in_step = lab.traffic.in_step(rate) if rate else None
+    if in_step is None or answer.bounds is None or lab.is_spent:
+        return answer
+    seed = lab.traffic.scenario.seed
+    found = _whole(lab, answer.candidate, rate, seed, narrowest, step=_FIRST_STEP, slope=SLOPE, traffic=in_step)
+    if found.held is None:
+        return answer
+    failed = None if found.failed is None else found.failed[0]
+    other = bounds_of_trace([trial for _, trial in found.probes], found.held[0], failed)
+    note = (
+        f"Copies shifted by at most {IN_STEP_S:g} s, whose peaks meet, keep the SLO up to {rate_text(other.value)} "
+        "requests/s; the interval spans both."
+    )
+    return replace(answer, bounds=answer.bounds.spanning(other), note=f"{answer.note} {note}".strip())
 
 
 def _whole(
@@ -85,6 +105,7 @@ def _whole(
     *,
     step: float,
     slope: float | None = None,
+    traffic: Traffic | None = None,
 ) -> Found[Trial]:
     """Search in whole runs with a seed, from a rate on. The ends of the bracket may differ by the share `narrowest`."""
     rate, least = lab.traffic.rate, narrowest + 1e-9
@@ -97,7 +118,7 @@ def _whole(
         return max(min(_OF_INTERVAL * math.log(bounds.high / bounds.low), _WIDEST), least)
 
     return largest(
-        lambda each: lab.run(candidate, each, seed=seed, early_stop=False),
+        lambda each: lab.run(candidate, each, seed=seed, early_stop=False, traffic=traffic),
         start,
         tolerance=tolerance,
         step=step,
@@ -203,6 +224,7 @@ def answer_of(
         moved(near, 1 + STEP_TIMES),
         moved(near, 1 - STEP_TIMES),
         note=note,
+        load_words=lab.traffic.words(held.rate),
         excess=held.excess,
     )
 
@@ -227,4 +249,5 @@ def _without_rate(lab: Laboratory, candidate: Candidate) -> Answer:
 
 def causes(trial: Trial, candidate: Candidate) -> Shares:
     """Return what the requests of a run's worst goal wait for; nothing without the run's records."""
-    return Shares({}) if trial.records is None else shares(trial.records, candidate, trial.worst)
+    records = trial.all_records()
+    return Shares({}) if records is None else shares(records, candidate, trial.worst)

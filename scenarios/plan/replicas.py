@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer
@@ -11,6 +12,7 @@ from scenarios.plan.candidate import Candidate
 from scenarios.plan.experience import Experience
 from scenarios.plan.rates import FARTHEST, SLOPE, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
+from scenarios.plan.traffic import IN_STEP_S, Traffic
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
 from simulator.errors import InputError
@@ -20,6 +22,8 @@ _FEW = 8  # replicas: one more or less is no small step
 _FIRST_STEP = 1.06  # from the load, for so few
 _TOLERANCE = 0.03
 _SLACK = 0.02  # of the replicas of a large fleet: so many fewer might do
+_MORE_IN_STEP = 1.25  # times the replicas, to begin with, where the peaks of copies meet
+_STRETCH = 20_000  # requests that say about how many replicas are needed
 _ENOUGH = 3  # runs, to draw a line through
 
 
@@ -28,7 +32,8 @@ def find_replicas(lab: Laboratory, candidate: Candidate, experience: Experience)
 
     Every number of replicas is a run at the load. The rate of a small fleet is searched for. A large fleet of another
     size does at the load, replica by replica, what this one does at a larger or smaller load: so the runs on both sides
-    of the answer bound its rate. All have the scenario's seed; drawn traffic is redrawn in blocks, as a trace is.
+    of the answer bound its rate. All have the scenario's seed; drawn traffic is redrawn in blocks, as a trace is. Where
+    the load is copies of a trace, the interval spans those whose peaks meet, for which the fewest are found too.
     """
     if candidate.scenario.fleet is not None:
         raise InputError(
@@ -46,31 +51,65 @@ def find_replicas(lab: Laboratory, candidate: Candidate, experience: Experience)
             note = f"A replica holds at no rate: {described(seen)}, even at {rate:.3g} requests/s."
         return Answer(candidate, False, 1, load, note=note)
     trials: dict[int, Trial] = {}
-
-    def probe(replicas: int) -> Trial:
-        if lab.is_spent:
-            raise _SpentError
-        if replicas not in trials:
-            trials[replicas] = lab.run(candidate, load, replicas=replicas)
-        return trials[replicas]
-
-    is_settled = True
     start = math.ceil(load / (one * experience.ratio(candidate)))
-    found: int | None = None
+    found, is_settled = None, True
     if start <= 4 * MOST_REPLICAS:
-        try:
-            found, _ = fewest(probe, start, MOST_REPLICAS, slack=_SLACK)
-        except _SpentError:
-            is_settled = False
-            found = min((each for each, trial in trials.items() if trial.holds), default=None)
+        found, is_settled = _fewest(lab, candidate, start, trials)
     if found is None:
         return _none(candidate, load, one, trials, is_settled)
     experience.ratios[candidate.scenario.engine.policy] = load / (found * one)
     return _answer(lab, candidate, found, trials, is_settled)
 
 
+def _fewest(
+    lab: Laboratory, candidate: Candidate, start: int, trials: dict[int, Trial], traffic: Traffic | None = None
+) -> tuple[int | None, bool]:
+    """Find the fewest replicas at the load, from `start` on, and whether the budget let the search end.
+
+    Of many requests the busiest stretch alone says where the search of whole runs begins.
+    """
+
+    def held_to(piece: int, trials: dict[int, Trial]) -> Callable[[int], Trial]:
+        def probe(replicas: int) -> Trial:
+            if lab.is_spent:
+                raise _SpentError
+            if replicas not in trials:
+                trials[replicas] = lab.run(candidate, lab.load, replicas=replicas, piece=piece, traffic=traffic)
+            return trials[replicas]
+
+        return probe
+
+    try:
+        if len((traffic or lab.traffic).workload(lab.load, lab.traffic.scenario.seed)) > 2 * _STRETCH:
+            start = fewest(held_to(_STRETCH, {}), start, MOST_REPLICAS, slack=_SLACK)[0] or start
+        return fewest(held_to(0, trials), start, MOST_REPLICAS, slack=_SLACK)[0], True
+    except _SpentError:
+        return min((each for each, trial in trials.items() if trial.holds), default=None), False
+
+
 class _SpentError(Exception):
     """The budget is over."""
+
+
+def _in_step(lab: Laboratory, candidate: Candidate, found: int) -> tuple[Bounds | None, str]:
+    """Return the bounds of `found` replicas under copies of the trace whose peaks meet, and what is to be said of them.
+
+    None where the load is no copies, or the scenario says how they are shifted.
+    """
+    traffic = lab.traffic.in_step(lab.load)
+    if traffic is None:
+        return None, ""
+    trials: dict[int, Trial] = {}
+    needed, is_settled = _fewest(lab, candidate, math.ceil(found * _MORE_IN_STEP), trials, traffic)
+    if needed is None or not is_settled:
+        return None, "The budget ended before copies were tried whose peaks meet: they may need more replicas."
+    failed = max((size for size, trial in trials.items() if not trial.holds), default=None)
+    held, beyond = lab.load * found / needed, lab.load * found / (failed or needed)
+    several = "replica holds" if needed == 1 else "replicas hold"
+    return Bounds(held, held, beyond), (
+        f"Where the copies are shifted by at most {IN_STEP_S:g} s, so that their peaks meet, {needed:,} {several}; "
+        "the interval spans both."
+    )
 
 
 def _answer(lab: Laboratory, candidate: Candidate, found: int, trials: dict[int, Trial], is_settled: bool) -> Answer:
@@ -80,13 +119,15 @@ def _answer(lab: Laboratory, candidate: Candidate, found: int, trials: dict[int,
     failing = [trial for trial in near if not trial.holds]
     beyond = min(failing, key=lambda trial: trial.rate / trial.replicas, default=held)  # where a goal is missed first
     note = "" if is_settled else "The budget ended before the search did: fewer replicas may hold."
+    in_step, said = _in_step(lab, candidate, found)
+    bounds = bounds if in_step is None else bounds.spanning(in_step)
     if bounds.low < load and is_settled:
         surer = math.ceil(load / (bounds.low / found))
         note = (
             f"At 95 % the fleet's rate may be as low as {rate_text(bounds.low)} requests/s: "
             f"{surer:,} replicas would be on the safe side."
         )
-    return answer_of(lab, candidate, bounds, held, near, beyond, note)
+    return answer_of(lab, candidate, bounds, held, near, beyond, f"{said} {note}".strip())
 
 
 def _more_load(lab: Laboratory, candidate: Candidate, held: Trial) -> list[Trial]:

@@ -10,6 +10,7 @@ from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.assembly.workloads import build_workload
 from scenarios.plan.candidate import GPU, POLICY, TENSOR_PARALLEL, Candidate, make_candidate, make_candidates
+from scenarios.plan.sizes import with_sizes
 from scenarios.runs.variants import as_variant, split_variants
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
@@ -44,11 +45,15 @@ def space(
 ) -> Space:
     """Make the grid of GPUs, policies and axes; with `by_default`, of the settings that apply where no axis is given.
 
-    GPUs are compared on an equal footing: where one has no profile, all take the roofline, and a note says so.
+    GPUs are compared on an equal footing: where one has no profile, all take the roofline, and a note says so. Unless
+    an axis holds it, tensor parallel varies with the GPU.
     Raises InputError for what no scenario can be, naming the flag.
     """
     settings = _grid(base, gpus, policies, axes, by_default)
     settings, notes = _equal_footing(base, settings)
+    if not by_default:  # the best settings split the same GPUs in other ways
+        settings, sizes = with_sizes(base, settings)
+        notes = [*notes, *sizes]
     every = make_candidates(base, settings)
     _check_taken(every, [key for axis in axes for key in axis.keys])
     found, refused = [], []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.wording import bounds_text, change, described, rate_text
+from scenarios.plan.wording import bounds_text, change, described, money, rate_text
 
 _SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
 
@@ -15,30 +15,32 @@ def sentence(plan: Plan) -> str:
     if not plan.answers:
         return "There is no candidate."
     best = plan.answers[0]
-    name, at = best.candidate.label, f"at {rate_text(plan.load)} requests/s"
+    name, at = labels(plan)[0], f"at {rate_text(plan.load)} requests/s"
     up_to, between = ("", "") if best.bounds is None else bounds_text(best.bounds)
     if not best.feasible:
         head = "No candidate meets the SLO" + (f" {at}" if plan.find != "rate" else "")
         if best.shown is None or best.shown.stopped:
             return f"{head}. {best.note}".strip()
-        would = f"; it would up to {up_to} requests/s {between}" if up_to else ""
+        would = f"; it would meet it up to {up_to} requests/s {between}" if up_to else ""
         return f"{head}. The nearest is {name}: {described(best.shown)}{would}."
     if plan.find == "rate":
         found = f"{name} meets the SLO up to {up_to} requests/s (95 %: {between})"
     elif plan.find == "replicas":
         several = "replica" if best.replicas == 1 else "replicas"
-        found = f"{best.replicas:,} {several} of {name} meet the SLO {at} and would up to {up_to} {between}"
+        meet = "meets" if best.replicas == 1 else "meet"
+        found = f"{best.replicas:,} {several} of {name} {meet} the SLO {at}, and up to {up_to} (95 %: {between})"
     else:
-        found = f"{name} meets the SLO {at} and would up to {up_to} {between}"
-    money = [] if best.usd_per_hour is None else [f"{best.usd_per_hour:,.2f} USD/h"]
+        found = f"{name} meets the SLO {at}, and up to {up_to} (95 %: {between})"
+    prices = [] if best.usd_per_hour is None else [f"{best.usd_per_hour:,.2f} USD/h"]
     if best.usd_per_million is not None:
-        money.append(f"{best.usd_per_million:,.3g} USD per million output tokens")
-    price = f", for {', '.join(money)}" if money else ""
-    return f"{found}{price}.{_equals(plan)}"
+        prices.append(f"{money(best.usd_per_million)} USD per million output tokens")
+    price = f", for {', '.join(prices)}" if prices else ""
+    load = f" {rate_text(best.shown.rate)} requests/s is {best.load_words}." if best.shown and best.load_words else ""
+    return f"{found}{price}.{load}{_equals(plan)}"
 
 
 def _equals(plan: Plan) -> str:
-    others = [answer.candidate.label for answer in plan.answers[1:] if answer.equal_to_best]
+    others = [name for name, answer in zip(labels(plan), plan.answers, strict=True) if answer.equal_to_best][1:]
     if not others:
         return ""
     listed = others[0] if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]}"
@@ -81,7 +83,7 @@ def _line(label: str, answer: Answer) -> tuple[str, ...]:
         f"{answer.replicas:,}" if answer.feasible else f"({answer.replicas:,})",
         f"{answer.gpus:,}",
         "-" if answer.usd_per_hour is None else f"{answer.usd_per_hour:,.2f}",
-        "-" if answer.usd_per_million is None else f"{answer.usd_per_million:,.3g}",
+        "-" if answer.usd_per_million is None else money(answer.usd_per_million),
         "-" if answer.binding is None else answer.binding.text,
         answer.shares.bottleneck or "-",
         "-" if answer.headroom is None else change(answer.headroom),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from scenarios.plan.goal import COST, Goal
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
+from scenarios.schema.scenario import Scenario
 from simulator.metrics.latency import LATENCIES, tpot_s
 from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
@@ -43,7 +45,8 @@ class Trial:
     """The outcome of a run. `values` and `tails` have one entry a goal, `STEADY` last; none where it was stopped.
 
     A tail holds the requests' own values of the goal's metric, in order of arrival, NaN where a request does not count.
-    It is empty where the metric is none of single requests: then the value is taken as it is.
+    It is empty where the metric is none of single requests: then the value is taken as it is. `again` makes the records
+    of a run that was kept without them.
     """
 
     rate: float
@@ -59,6 +62,7 @@ class Trial:
     rejected: float = 0.0  # share of the requests
     why_rejected: str = ""
     records: Records | None = field(default=None, repr=False)
+    again: Callable[[], Records | None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def stopped(self) -> bool:
@@ -76,13 +80,31 @@ class Trial:
 
     def bare(self) -> Trial:
         """The trial without its records, which are large."""
-        return replace(self, records=None)
+        return replace(self, records=None, again=None)
+
+    def all_records(self) -> Records | None:
+        """Return the records, from a run that is made again where they were not kept; None of a stopped one."""
+        return self.again() if self.records is None and self.again is not None else self.records
+
+
+class Keeper(Protocol):
+    """Keeps trials by the name of their run (`scenarios.plan.tried`)."""
+
+    def key(self, scenario: Scenario, goals: Sequence[Goal], *how: object) -> str:
+        """Return the name of a run."""
+
+    def get(self, key: str, goals: Sequence[Goal]) -> Trial | None:
+        """Return its trial, if it is kept."""
+
+    def put(self, key: str, trial: Trial) -> None:
+        """Keep it."""
 
 
 class Laboratory:
     """Runs trials and counts them. `goals` are those of the plan; `STEADY` is added.
 
     `load` is the rate that answers are held against, the scenario's unless given; drawn traffic has several `seeds`.
+    What `tried` keeps is not run again.
     """
 
     def __init__(
@@ -92,12 +114,14 @@ class Laboratory:
         budget_s: float | None = None,
         load: float | None = None,
         seeds: int = 1,
+        tried: Keeper | None = None,
     ) -> None:
         self.traffic = traffic
         self.goals = (*goals, STEADY)
         self.load = traffic.rate if load is None else load
         self.seeds = range(traffic.scenario.seed, traffic.scenario.seed + (seeds if traffic.is_random else 1))
         self.runs = 0
+        self._tried = tried
         self._budget_s = math.inf if budget_s is None else budget_s
         self._started_s = time.process_time()
 
@@ -120,14 +144,36 @@ class Laboratory:
         seed: int | None = None,
         piece: int = 0,
         early_stop: bool = True,
+        traffic: Traffic | None = None,
     ) -> Trial:
-        """Run a candidate at a rate, with a `piece` of so many requests or all. Raises InputError as `run` does."""
+        """Run a candidate at a rate, with a `piece` of so many requests or all; `traffic` in place of its own.
+
+        Raises InputError as `run` does.
+        """
         self.runs += 1
-        chosen_seed = self.traffic.scenario.seed if seed is None else seed
+        traffic = traffic or self.traffic
+        chosen_seed = traffic.scenario.seed if seed is None else seed
         scenario = candidate.with_replicas(replicas)
-        workload = self.traffic.workload(rate, chosen_seed, piece)
         if scenario.seed != chosen_seed:
             scenario = scenario.model_copy(update={"seed": chosen_seed})
+
+        def made() -> Trial:
+            return self._made(candidate, scenario, traffic, rate, piece, early_stop)
+
+        if self._tried is None:
+            return made()
+        key = self._tried.key(traffic.scenario_at(scenario, rate), self.goals, piece, early_stop)
+        if (kept := self._tried.get(key, self.goals)) is not None:
+            return replace(kept, again=lambda: made().records)
+        trial = made()
+        self._tried.put(key, trial)
+        return trial
+
+    def _made(
+        self, candidate: Candidate, scenario: Scenario, traffic: Traffic, rate: float, piece: int, early_stop: bool
+    ) -> Trial:
+        chosen_seed = scenario.seed
+        workload = traffic.workload(rate, chosen_seed, piece)
         watch = watcher(self.goals, scenario, workload) if early_stop else None
         count = scenario.replicas
         try:

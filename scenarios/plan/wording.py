@@ -38,6 +38,11 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:#.3g}".rstrip(".")
 
 
+def money(usd: float) -> str:
+    """US dollars: 1,640, 2.70, 0.214."""
+    return f"{usd:,.0f}" if usd >= 1000 else f"{usd:,.2f}" if usd >= 1 else f"{usd:#.3g}"
+
+
 def bounds_text(bounds: Bounds) -> tuple[str, str]:
     """A rate and its interval: `16.5` and `[15.9, 17.2]`."""
     return rate_text(bounds.value), f"[{rate_text(bounds.low)}, {rate_text(bounds.high)}]"

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.servers.start import Start, launch_of_image, program, unfolded, with_values
+from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, unfolded, with_values
 
 
 def read_services(data: Mapping[str, Any], file: str) -> list[Start]:
@@ -17,19 +17,23 @@ def read_services(data: Mapping[str, Any], file: str) -> list[Start]:
         if not isinstance(service, Mapping):
             continue
         image = str(service.get("image", ""))
-        given = service.get("environment") or {}
-        pairs = given.items() if isinstance(given, Mapping) else (str(each).partition("=")[::2] for each in given)
+        given = service.get("environment")
+        pairs = (
+            given.items() if isinstance(given, Mapping) else (str(each).partition("=")[::2] for each in entries(given))
+        )
         environment = {str(key): str(value) for key, value in pairs}
         words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
         words = with_values(unfolded(words), {**os.environ, **environment})
         if program(words) is None and launch_of_image(image) is None:
             continue
-        place, deploy = f"{file}: service {name}", service.get("deploy") or {}
+        place, deploy = f"{file}: service {name}", mapping(service.get("deploy"))
         replicas = deploy.get("replicas", service.get("scale", 1))
         said = {"replicas": (replicas, f"replicas of {place}")} if replicas != 1 else {}
-        texts = {str(each.get("target", "")).rpartition("/")[2]: (data.get("configs") or {}).get(each.get("source"))
-                 for each in service.get("configs") or () if isinstance(each, Mapping)}  # fmt: skip
-        files = {name: str(text["content"]) for name, text in texts.items() if text and "content" in text}
+        files = {}
+        for each in map(mapping, entries(service.get("configs"))):
+            text = mapping(mapping(data.get("configs")).get(str(each.get("source")))).get("content")
+            if text is not None:
+                files[str(each.get("target", "")).rpartition("/")[2]] = str(text)
         gpu = str(service.get("labels", ""))
         found.append(Start(place, words, image, gpu, environment, said, files=files))
     return found

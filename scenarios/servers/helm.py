@@ -8,13 +8,13 @@ from typing import Any
 
 from scenarios.servers.config_file import as_words
 from scenarios.servers.kubernetes import container_start
-from scenarios.servers.start import VLLM, Start
+from scenarios.servers.start import VLLM, Start, entries, mapping
 
 
 def read_values(data: Mapping[str, Any], file: str) -> list[Start]:
     """Return the servers of a file of values; none where it is of neither chart."""
     if isinstance(data.get("servingEngineSpec"), Mapping):
-        specs = data["servingEngineSpec"].get("modelSpec") or []
+        specs = entries(data["servingEngineSpec"].get("modelSpec"))
         return [_of_stack(spec, file) for spec in specs if isinstance(spec, Mapping)]
     artifacts = data.get("modelArtifacts")
     if not isinstance(artifacts, Mapping):
@@ -26,8 +26,8 @@ def read_values(data: Mapping[str, Any], file: str) -> list[Start]:
 
 
 def _of_stack(spec: Mapping[str, Any], file: str) -> Start:
-    config = dict(spec.get("vllmConfig") or {})
-    extra = [str(word) for word in config.pop("extraArgs", None) or ()]
+    config = dict(mapping(spec.get("vllmConfig")))
+    extra = [str(word) for word in entries(config.pop("extraArgs", None))]
     flags = {_hyphens(key): value for key, value in config.items() if key not in ("v0", "v1")}
     place = f"{file}: modelSpec {spec.get('name', '')}".strip()
     said = {"replicas": (spec["replicaCount"], f"replicaCount of {place}")} if spec.get("replicaCount", 1) != 1 else {}
@@ -39,14 +39,14 @@ def _of_stack(spec: Mapping[str, Any], file: str) -> Start:
 
 def _of_llm_d(pods: Mapping[str, Any], model: str, role: str, file: str) -> Start | None:
     replicas = pods.get("replicas", 1)
-    containers = pods.get("containers") or []
+    containers = entries(pods.get("containers"))
     if pods.get("create") is False or not replicas or not containers:
         return None
     place = f"{file}: {role}"
-    tensor = str((pods.get("parallelism") or {}).get("tensor", 1))
-    container = dict(containers[0])
+    tensor = str(mapping(pods.get("parallelism")).get("tensor", 1))
+    container = dict(mapping(containers[0]))
     if container.get("modelCommand") != "custom":
-        own = [model, "--tensor-parallel-size", tensor, *(container.get("args") or [])]
+        own = [model, "--tensor-parallel-size", tensor, *entries(container.get("args"))]
         container |= {"command": [*VLLM.split()], "args": own}
     gpu = " ".join(str(pods.get(key, "")) for key in ("nodeSelector", "acceleratorTypes", "podAnnotations"))
     return container_start(container, place, replicas, gpu)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scenarios.servers.start import Start, launch_of_image, program, unfolded, with_values
+from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, unfolded, with_values
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 
@@ -15,9 +15,9 @@ def read_manifests(documents: Sequence[object], file: str) -> list[Start]:
     """Return the servers of all pods in manifests."""
     found, known = [], [document for document in documents if isinstance(document, Mapping)]
     maps = [document for document in known if document.get("kind") == "ConfigMap"]
-    files = {str(name): str(text) for each in maps for name, text in (each.get("data") or {}).items()}
+    files = {str(name): str(text) for each in maps for name, text in mapping(each.get("data")).items()}
     for document in known:
-        metadata = document.get("metadata") or {}
+        metadata = mapping(document.get("metadata"))
         place = f"{file}: {document.get('kind', 'manifest')} {metadata.get('name', '')}".strip()
         for start in _starts(document, place, 1):
             found.append(replace(start, files=files, gpu=f"{start.gpu} {metadata.get('annotations', '')}"))
@@ -31,9 +31,8 @@ def _starts(value: object, place: str, replicas: object) -> Iterator[Start]:
     if not isinstance(value, Mapping):
         return
     replicas = value.get("replicas", replicas)
-    containers = value.get("containers") or ([value["mainContainer"]] if "mainContainer" in value else [])
-    for container in containers if isinstance(containers, list) else []:
-        start = container_start(container, place, replicas, str(value.get("nodeSelector", "")))
+    for container in [*entries(value.get("containers")), value.get("mainContainer")]:
+        start = container_start(mapping(container), place, replicas, str(value.get("nodeSelector", "")))
         if start is not None:
             yield start
     for key, inner in value.items():
@@ -50,13 +49,13 @@ def _is_service(value: object) -> bool:
 def container_start(container: Mapping[str, Any], place: str, replicas: object, gpu: str = "") -> Start | None:
     """Return the server of a container; None where it runs something else."""
     image = str(container.get("image", ""))
-    pairs = (each for each in container.get("env") or () if isinstance(each, Mapping) and "value" in each)
-    environment = {str(each["name"]): str(each["value"]) for each in pairs}
+    pairs = [mapping(each) for each in entries(container.get("env"))]
+    environment = {str(each.get("name")): str(each["value"]) for each in pairs if "value" in each}
     given = [*_list(container.get("command")), *_list(container.get("args"))]
     words = with_values(unfolded(given), environment)
     if program(words) is None and (launch_of_image(image) is None or not any(w.startswith("-") for w in words)):
         return None
-    limits = (container.get("resources") or {}).get("limits") or {}
+    limits = mapping(mapping(container.get("resources")).get("limits"))
     gpus = next((f"{limits[name]} x {name}" for name in GPUS if name in limits), "")
     said = {"replicas": (replicas, f"replicas of {place}")} if replicas != 1 else {}
     return Start(place, words, image, gpu, environment, said, notes=[f"{place} asks for {gpus}"] if gpus else [])

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -157,6 +158,11 @@ def _finish(
     places |= {"cost": why, **{each.partition("=")[0]: "--set" for each in overrides}}
     given = scenario.model_dump(exclude_unset=True)
     found = {key: given[key] for key in ("name", *_SECTIONS, "seed", "slo") if key in given}
+    try:
+        build(scenario)
+    except InputError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        notes.append(f"warning: this scenario does not run as it is: {error.message}{hint}")
     return Found(found, places, read, notes, scenario)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from simulator.policies import built_in_policies, server_of
 from simulator.servers import Launch
@@ -94,3 +95,13 @@ def version_of(image: str) -> str | None:
     """Return the version in an image's tag, as 0.11; None where the tag has none."""
     match = re.search(r":v?(\d+)\.(\d+)(?:\.\d+)?", image)
     return f"{match[1]}.{match[2]}" if match else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping of a file as it is, and an empty one for anything else: files of others are not checked here."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def entries(value: object) -> list[Any]:
+    """Return a list of a file as it is, and an empty one for anything else."""
+    return value if isinstance(value, list) else []

@@ -24,6 +24,7 @@ _KINDS = {
     run_folder.COMPARISON: "a comparison",
     run_folder.STUDY: SWEEP,
     run_folder.PLAN: "a plan",
+    run_folder.EXPERIMENT: "an experiment",
     run_folder.VALIDATION: "a validation",
     run_folder.LOCKSTEP: "a lockstep",
     run_folder.FREE_RUNNING: "a free-running lockstep",

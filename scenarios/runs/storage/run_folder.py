@@ -56,6 +56,8 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES, DEPLOY = "plan.json", "candidates", "deploy"  # of a plan
+EXPERIMENT, COMMANDS = "bench-plan.json", "commands.sh"  # of `bench-plan`
+EXPERIMENT_RUNS = ("low", "high")
 DECISION_KEYS: Columns = {
     "replica": ("", "the number of the replica"),
     "step": ("", "counts the replica's steps from 0"),
@@ -140,6 +142,10 @@ OTHER_FILES: Mapping[str, str] = {
     PLAN: "`plan`: the answer, as `--json` prints it",
     f"{CANDIDATES}/": "`plan`: a scenario for each of the best candidates",
     f"{DEPLOY}/": "`plan`: what starts the servers of each: `N/command.sh`, `compose.yaml`, `kubernetes.yaml`, ...",
+    EXPERIMENT: "`bench-plan`: the two runs on a real server, and what to expect of them",
+    COMMANDS: "`bench-plan`: the commands of the server, the benchmarks and `validate`",
+    **{f"{name}.jsonl": f"`bench-plan`: the requests of the {name} run" for name in EXPERIMENT_RUNS},
+    **{f"{name}.yaml": f"`bench-plan`: the scenario of the {name} run, for `validate`" for name in EXPERIMENT_RUNS},
     LOCKSTEP: "`lockstep`: predicted against measured, in figures",
     LOCKSTEP_STEPS: "`lockstep`: the same, a row a step",
     FREE_RUNNING: "`lockstep --free-running`: both clocks run freely",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from simulator.errors import InputError
 
-_PARTIAL = ".partial-"
+PARTIAL = ".partial-"
 REPLACE = "--overwrite (in Python overwrite=True) replaces them, --out writes somewhere else"
 
 
@@ -31,7 +31,7 @@ def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[P
     `target` cannot be written.
     """
     made = _make_folder(target)
-    folder = target / f"{_PARTIAL}{os.getpid()}"
+    folder = target / f"{PARTIAL}{os.getpid()}"
     try:
         with disk_errors(target):
             folder.mkdir()
@@ -51,7 +51,7 @@ def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[P
 
 def is_partial(name: str) -> bool:
     """Return whether a name is that of a staging folder, which a killed process leaves behind."""
-    return name.startswith(_PARTIAL)
+    return name.startswith(PARTIAL)
 
 
 def unwritable(target: Path, error: OSError) -> InputError:

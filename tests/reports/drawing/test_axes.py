@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import height, highest, log_times, plain_times, time_text
+from reports.drawing.axes import height, highest, log_times, plain_numbers, plain_times, time_text
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.style import look, styles
 from reports.plots.bars import latency_bars
@@ -23,6 +23,22 @@ LOOK = styles([(name, name) for name in ("a", "b", "c")])
 def test_each_nine_is_as_high_as_the_one_before() -> None:
     assert height(as_floats([0.0, 90.0, 99.0, 99.9])) == pytest.approx([0, 1, 2, 3])
     assert np.isfinite(height(as_floats([100.0]))).all()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (100.0, 113.0, ["102.5", "105.0", "107.5"]),
+        (0.0, 11.0, ["0", "2", "4", "10"]),
+        (0.0, 10_000.0, ["0", "2,000", "4,000", "6,000", "8,000", "10,000"]),
+    ],
+)
+def test_a_label_says_where_its_tick_stands(low: float, high: float, labels: list[str]) -> None:
+    axes = Figure().subplots()
+    axes.set_xlim(low, high)
+    plain_numbers(axes.xaxis)
+    said = axes.xaxis.get_major_formatter().format_ticks(list(axes.xaxis.get_major_locator()()))
+    assert {*labels} <= {*said}
 
 
 @pytest.mark.parametrize(("samples", "top"), [(20, 99.0), (150, 99.0), (1000, 99.9), (10**6, 99.9)])

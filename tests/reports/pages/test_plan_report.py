@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
-from reports.pages.plan_report import PlanPage, limit_words, write_report
+from reports.pages.plan_report import PlanPage, Searched, limit_words, search_picture, write_report
 from reports.tables.request_tables import TableRows
 from tests.reports.plots.test_pictures import everything
 
 GRID = OverKeys(
     "max_num_seqs", ("16", "64", "256"), "gpu", ("h100", "h200"),
-    rates={(0, 0): 2.0, (1, 0): 4.5, (2, 1): 6.25}, costs={(1, 0): 2.95, (2, 1): 2.951},
+    ("largest rate (req/s)", 1), {(0, 0): 2.0, (1, 0): 4.5, (2, 1): 6.25}, costs={(1, 0): 2.95, (2, 1): 2.951},
 )  # fmt: skip
 
 
@@ -38,6 +39,20 @@ def test_a_map_has_rates_and_costs_and_blanks() -> None:
     assert said.count("–") == 7, "three of six have a rate, two a cost"
     assert said.count("2.95") == 2
     assert "best over the other settings" not in picture.caption
+
+
+def test_fewer_is_lighter_where_fewer_is_better() -> None:
+    fewest = replace(GRID, best=("fewest GPUs for 100 req/s", -1), costs={})
+    assert "fewest GPUs for 100 req/s" in everything(over_keys_picture(fewest)).splitlines()
+
+
+def test_titles_are_broken_between_settings() -> None:
+    label = "max_num_seqs 256, max_num_batched_tokens 8192, gpu_memory_utilization 0.95, chunked_prefill"
+    searched = Searched(label, {"p99_ttft_ms<=500": [[(102.0, 0.5), (108.0, 1.2)]]}, (101.0, 104.0, 108.0))
+    said = everything(search_picture([searched])).splitlines()
+    for line in ("max_num_seqs 256, max_num_batched_tokens 8192,", "gpu_memory_utilization 0.95, chunked_prefill"):
+        assert line in said
+    assert "…" not in "".join(said)
 
 
 def test_the_page_has_the_map_where_two_settings_vary(tmp_path: Path) -> None:

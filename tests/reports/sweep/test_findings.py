@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.sweep.best import best_points, keeps_slo
+from reports.sweep.front import front_table
 from reports.sweep.knee import knee
 from reports.sweep.load import knee_table
 from reports.sweep.pareto import TRADES, trades
 from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
+from reports.tables.terminal import PLAIN
 from reports.verdict.shown_metrics import Summary
-from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, summary
+from scenarios.cli.report_sweeps import best
+from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue, summary
 
 SPEED, COST = TRADES
 
@@ -168,3 +171,25 @@ def test_whether_a_point_keeps_the_slo(values: dict[str, Any], expected: bool) -
 def test_estimates_without_a_value_are_nan() -> None:
     assert math.isnan(SweepPoint("none", (0,)).estimate("p99_ttft_ms").mean)
     assert len(list(product(RATES.labels, SEATS.labels))) == len(made().points)
+
+
+def test_a_front_says_what_keeps_the_slo() -> None:
+    """Where there is one: by its targets, or by the share of requests within its limits; and nothing without."""
+    result = made()
+    [speed, *_] = trades(result)
+    table = front_table(result, speed)
+    assert table.head[:3] == ("", "point", "SLO")
+    kept = {point.label: keeps_slo(point) for point in speed.front(result.eligible)}
+    assert {row[1]: row[2] for row in table.body} == {label: "kept" if ok else "missed" for label, ok in kept.items()}
+    assert set(kept.values()) == {True, False}
+    short_table = front_table(result, speed, most=1)
+    assert [row[1] for row in short_table.body[1:]] == [f"and {len(kept) - 1} more"]
+
+    def bare(places: tuple[int, ...], seed: int) -> Summary:
+        return {key: value for key, value in of_queue(places, seed).items() if key != "slo_attainment"}
+
+    plain = made(of=bare)
+    assert "SLO" not in front_table(plain, speed).head
+    text = best(made(), PLAIN)
+    assert "Throughput against speed: the Pareto front" in text
+    assert "missed" in text

@@ -26,6 +26,7 @@ VERBS = [
     "compare",
     "sweep",
     "plan",
+    "bench-plan",
     "explain",
     "from",
     "serve",

@@ -37,7 +37,7 @@ def test_it_runs_at_once(kind: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "my_" not in (tmp_path / "mine.py").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="exists already"):
         verbs()[kind]("mine", tmp_path)
-    with pytest.raises(InputError, match="cannot name a file"):
+    with pytest.raises(InputError, match=f"cannot name a {kind} file"):
         verbs()[kind]("not-a-name", tmp_path)
 
 

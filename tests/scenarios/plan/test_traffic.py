@@ -58,7 +58,7 @@ def test_the_scenario_at_a_rate_has_these_requests_to_the_last_bit(kind: str, tm
     }[kind]
     scenario = chat(workload=workload, slo={"ttft_ms": 1})
     traffic = Traffic(scenario)
-    for rate in (0.031, 4.7):
+    for rate in (0.031, 4.7, 40.0):
         ours = traffic.workload(rate, 0)
         again = build_workload(load(traffic.scenario_at(scenario, rate).model_dump(exclude_unset=True)))
         assert (ours.arrival_s == again.arrival_s).all()
@@ -73,6 +73,34 @@ def test_a_trace_has_the_rate_of_its_arrivals(tmp_path: Path) -> None:
     assert traffic.rate == pytest.approx((len(own) - 1) / (own[-1] - own[0]), rel=1e-4)
     half = traffic.workload(traffic.rate / 2, 0).arrival_s
     np.testing.assert_allclose(half, own * 2, rtol=1e-4)
+
+
+def test_more_load_than_a_trace_has_is_more_users(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE, encoding="utf-8")
+    trace = {"path": str(tmp_path / "t.csv")}
+    scenario = chat(workload={"trace": trace})
+    traffic, own = Traffic(scenario), build_workload(scenario)
+    assert traffic.words(traffic.rate) == ""
+    assert "played 0.5 times as fast" in traffic.words(traffic.rate / 2)
+    assert "3 copies of the trace" in traffic.words(traffic.rate * 3)
+    assert "each shifted anywhere in it" in traffic.words(traffic.rate * 3)
+    more = traffic.workload(traffic.rate * 3, 0)
+    assert len(more) == pytest.approx(3 * len(own), rel=0.01)
+    assert more.arrival_s[-1] == pytest.approx(own.arrival_s[-1], rel=0.02), "users, not speed"
+    assert {*own.arrival_s.tolist()} < {*more.arrival_s.tolist()}
+    near = traffic.in_step(traffic.rate * 3)
+    assert near is not None
+    assert "each shifted by at most 20 s" in near.words(traffic.rate * 3)
+    assert (near.workload(traffic.rate * 3, 0).arrival_s != more.arrival_s).any()
+    assert traffic.in_step(traffic.rate) is None
+    faster = Traffic(chat(workload={"trace": {**trace, "rate_scale": 2.0}}))
+    assert faster.copies(faster.rate * 3) is None, "the scenario's own way stays"
+    assert "played 6 times as fast" in faster.words(faster.rate * 3)
+    given = Traffic(chat(workload={"trace": {**trace, "copies": 4, "shift_s": 3}}))
+    assert given.rate == pytest.approx(4 * traffic.rate, rel=1e-3)
+    assert given.in_step(given.rate) is None
+    assert "shifted by at most 3 s" in given.words(given.rate)
+    assert len(given.workload(given.rate / 8, 0)) == len(own)
 
 
 def test_a_piece_is_the_busiest_stretch() -> None:

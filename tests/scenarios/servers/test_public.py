@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,3 +53,26 @@ def test_a_published_source_becomes_a_scenario_or_is_refused(
     assert all(flag in left for flag in case.left)
     for line in result.text().splitlines()[1:]:
         assert "#" in line or line in ("hardware:", "engine:"), "each key says where it was taken"
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*way, key)
+        yield from places(inner, (*way, key))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.suffix], ids=lambda case: case.name)
+def test_a_manifest_with_anything_in_any_place_is_read_or_refused(case: Case, tmp_path: Path) -> None:
+    """Others' rules for a manifest are not checked here: what cannot be a server is left out, or is an InputError."""
+    file = tmp_path / "a.yaml"
+    documents = list(yaml.safe_load_all(case.text))
+    others = (None, 3, "x", [None], {"a": None})
+    for number, way in enumerate(places(documents)):
+        changed = copy.deepcopy(documents)
+        holder: Any = changed
+        for key in way[:-1]:
+            holder = holder[key]
+        holder[way[-1]] = others[number % len(others)]
+        file.write_text(yaml.safe_dump_all(changed))
+        with suppress(InputError):
+            read_source(str(file))

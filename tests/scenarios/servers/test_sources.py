@@ -88,6 +88,12 @@ def test_what_flags_do_not_say_is_what_the_server_does_on_that_gpu() -> None:
     assert key(made(f"docker run vllm/vllm-openai:v0.12.0 --model {LLAMA}"), "engine.async_scheduling") is False
 
 
+def test_a_server_that_does_not_fit_is_said() -> None:
+    notes = made("vllm serve deepseek-ai/DeepSeek-R1-0528 -tp 8", gpu="h100").notes
+    assert any("does not run as it is" in note and "deepseek-v3 needs" in note for note in notes)
+    assert not any("does not run" in note for note in made(f"vllm serve {LLAMA}", gpu="h100").notes)
+
+
 def test_each_flag_without_a_key_is_named_with_its_reason() -> None:
     found = made(f"vllm serve {LLAMA} --port 1 --max-model-len 9 --max-num-batchd-tokens 4 --kv-cache-dtype int3 --zzz")
     assert found.read.without_effect == {"--port 1": "how clients reach it"}

@@ -1,0 +1,76 @@
+"""`batchlab validate` with a scrape of `/metrics` in place of a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scenarios.cli.flags import Console
+    from scenarios.schema.scenario import Scenario
+    from scenarios.validate.scraped import Figure, Scraped
+
+
+def validate_scrape(
+    chosen: Scenario,
+    measured: Path,
+    earlier: Path | None,
+    target: Path,
+    console: Console,
+    *,
+    overwrite: bool,
+    json: bool,
+) -> None:
+    """Run the scenario, compare it with the scrape, or with what came after an earlier one, and print the errors."""
+    from scenarios.assembly.engine_policy import resolved_yaml
+    from scenarios.measured.scrape import read_scrape
+    from scenarios.runs.runner import run
+    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.run_folder import VALIDATION, to_json
+    from scenarios.validate.scraped import compare_scrape
+
+    scrape = read_scrape(measured)
+    if earlier is not None:
+        scrape = scrape.since(read_scrape(earlier))
+    expected = same_scenario(resolved_yaml(chosen))
+    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
+        result = run(chosen, progress=timed.progress)
+        timed.simulated()
+        found = compare_scrape(scrape, result.records)
+        console.notes((*result.notes, *found.notes))
+        result.write(folder)
+        (folder / VALIDATION).write_text(to_json(found.data()), encoding="utf-8", newline="\n")
+    console.out(to_json(found.data()) if json else _text(found, console))
+    console.written(f"run folder: {target}", None, json=json)
+
+
+def _text(found: Scraped, console: Console) -> str:
+    from reports.tables.terminal import aligned
+    from reports.tables.verdict_table import wrapped
+    from scenarios.validate.scraped import NOT_COMPARED
+
+    rows = [("", "", "measured", "simulated", "error")]
+    rows += [_row(f"{_title(each.name)} {each.statistic}", "ms", each, 1e3) for each in found.latencies]
+    rows += [_row(f"{each.name} mean", "", each, 1.0) for each in found.lengths]
+    rows += [_row(each.name, "", each, 1.0) for each in found.counts]
+    there, here = found.requests
+    score = found.data()["score"]
+    words = [
+        f"{there:,} requests in the scrape, {here:,} in the simulation."
+        + (f" TTFT, TPOT and E2E are off by {100 * float(str(score)):.1f} % on average." if score is not None else "")
+        + " Percentiles of both sides are read from the server's buckets.",
+        f"Not compared: {'; '.join((*NOT_COMPARED, *found.missing))}. A log with an entry for each request tells them.",
+    ]
+    prose = "\n".join(wrapped(text, console.terminal.prose_width) for text in words)
+    return f"{aligned(rows, 2, console.terminal.width)}\n\n{prose}\n\n"
+
+
+def _title(name: str) -> str:
+    return name.upper() if name in ("ttft", "tpot", "e2e") else name
+
+
+def _row(title: str, unit: str, each: Figure, scale: float) -> tuple[str, str, str, str, str]:
+    from reports.units import MISSING, short
+
+    error = MISSING if each.error != each.error else f"{100 * each.error:+.1f} %"
+    return title, unit, short(scale * each.measured), short(scale * each.simulated), error
