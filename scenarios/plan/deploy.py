@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.schema.engine import CAPS
 from scenarios.schema.scenario import Scenario
 from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
 from scenarios.servers.manifests import Deployed
@@ -41,6 +42,7 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
     defaults = {f"engine.{key}": known.default for key, known in scenario.engine.takes().items()}
+    defaults |= dict.fromkeys([f"engine.{key}" for key in ("max_queued_requests", *CAPS)])
     version = getattr(built, "version", None)
     return Deployed(
         launch,

@@ -49,7 +49,6 @@ class Completion:
         recorder: Recorder,
         decisions: DecisionLog | None,
         max_queued_requests: int | None,
-        admission: Admission | None,
         on_end: OnEnd | None,
     ) -> None:
         self.decisions = decisions
@@ -60,11 +59,11 @@ class Completion:
         self._streams = state.traits.streams
         self._frees_late = state.traits.frees_late
         self._max_queued_requests = max_queued_requests
-        self.admission = admission
+        self.admission: Admission | None = None  # of the server, where its queue has caps
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
         self.finished: Callable[[], None] | None = None  # see `Replica.tell_finished`
-        self.ended: Callable[[int], None] | None = None  # see `Replica.tell_ended`
+        self.ended: Callable[[int], None] | None = None  # told the row of each request that leaves, served or not
 
     def end(self, live: RequestState, status: Status, end_s: float) -> None:
         """A request ends and leaves the engine at `end_s`."""

@@ -13,7 +13,6 @@ from math import inf
 from typing import Final
 
 from simulator.engine.aborts import Aborts
-from simulator.engine.admission import Admission
 from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import apply_in_order, steps_to_hit
 from simulator.engine.clock import Clock
@@ -67,7 +66,6 @@ class Replica:
         fast_forward: bool = True,
         decisions: DecisionLog | None = None,
         max_queued_requests: int | None = None,
-        admission: Admission | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         records = recorder.replicas[index]
@@ -85,12 +83,12 @@ class Replica:
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.first_tokens: FirstTokens | None = None  # told of each, where clients see them later than the engine
         self.progress = Progress(state)
-        self._completion = Completion(index, state, recorder, decisions, max_queued_requests, admission, on_end)
+        self.completion = Completion(index, state, recorder, decisions, max_queued_requests, on_end)
         self.has_listener = on_end is not None
         overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults
-        self.late = results(state, self._completion) if overlaps else None
-        self.aborts = Aborts(state, self._completion, self.late)
+        self.late = results(state, self.completion) if overlaps else None
+        self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._overlaps = overlaps
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
@@ -127,7 +125,7 @@ class Replica:
         state.requests[request.row] = request
         if self.has_listener:
             state.lives[request.row] = live
-        if self._completion.rejects(request, live):
+        if self.completion.rejects(request, live):
             return False
         state.waiting.push(live)
         if self.changed is not None:
@@ -140,7 +138,7 @@ class Replica:
         live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
         state.lives[request.row] = live
-        if self._completion.rejects(request, live):
+        if self.completion.rejects(request, live):
             return True
         del state.requests[request.row], state.lives[request.row]
         return False
@@ -150,15 +148,11 @@ class Replica:
 
         Its blocks then stay until `Intake.free_blocks`.
         """
-        self._completion.hand_over = hand_over
+        self.completion.hand_over = hand_over
 
     def tell_finished(self, finished: Callable[[], None]) -> None:
         """Call `finished` each time that requests have got their last token."""
-        self._completion.finished = finished
-
-    def tell_ended(self, ended: Callable[[int], None]) -> None:
-        """Call `ended` with the row of each request that leaves, served or not."""
-        self._completion.ended = ended
+        self.completion.finished = finished
 
     def start_empty(self) -> None:
         """The server starts: its prefix cache holds nothing."""
@@ -167,7 +161,7 @@ class Replica:
 
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
-        self._completion.abandon(() if self.imports is None else self.imports)
+        self.completion.abandon(() if self.imports is None else self.imports)
 
     # Plan and apply
 
@@ -377,7 +371,7 @@ class Replica:
                     if live not in gone and self._sample(live, end_s):
                         done = [*done, live]
             if state.tree is not None and self.late is None:
-                self._completion.finish_in_order(prefill, done, end_s)
+                self.completion.finish_in_order(prefill, done, end_s)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
@@ -390,7 +384,7 @@ class Replica:
                 self._unchanged = False
         else:
             if done:
-                self._completion.finish_all(done, end_s)
+                self.completion.finish_all(done, end_s)
             if self._decisions is not None:
                 self._decisions.committed(state, step, use, done)
         if self.changed is not None:

@@ -87,6 +87,7 @@ class Fleet:
         self.groups.append(sizes)
         for replica in made:
             replica.first_tokens = self.first_tokens
+            replica.completion.admission = self._admission(group)
         self.replicas += made
         self.intakes += self._drive(group, made)
 
@@ -95,7 +96,7 @@ class Fleet:
         caps = group.queue_caps
         if not self._one_server:
             return Admission(caps) if caps else None
-        if self.groups and caps != (NO_CAPS if self.admission is None else self.admission.caps):
+        if len(self.groups) > 1 and caps != (NO_CAPS if self.admission is None else self.admission.caps):
             raise InputError(f"the group {group.name} has other caps on its queue than the rest of the one server")
         if self.admission is None and caps:
             self.admission = Admission(caps)
@@ -120,7 +121,6 @@ class Fleet:
                 fast_forward=self._fast_forward and group.group_cost is None,
                 decisions=None if logs is None else logs[index],
                 max_queued_requests=group.max_queued_requests,
-                admission=self._admission(group),
                 on_end=self._on_end,
             )
             for index in range(first, first + group.replicas)

@@ -101,7 +101,7 @@ def way_to(
     reads = features.reads_loads and len(loads) > 1
     if features.hears_ends:
         for replica in chosen:
-            replica.tell_ended(router.ended)  # type: ignore[attr-defined]
+            replica.completion.ended = router.ended  # type: ignore[attr-defined]  # such a router has it
     if signal_interval_s > 0 and reads:
         signals = Signals(loads)
         clock.process(signals.looks(clock, signal_interval_s))

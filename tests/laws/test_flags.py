@@ -98,3 +98,11 @@ def test_the_nearest_server_of_a_policy_says_that_it_is_another(policy: str) -> 
     chosen = scenario(policy, {}, {})
     assert "vLLM" in deploy(chosen).partition("  # ")[2]
     assert read_back(chosen).engine.parameter("max_num_seqs") == chosen.engine.parameter("max_num_seqs")
+
+
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [("vllm", "max_queued_requests"), ("sglang", "max_num_queued_reqs"), ("tgi", "max_num_queued_tokens")],
+)
+def test_a_limit_of_the_queue_that_no_flag_says_is_remarked(policy: str, key: str) -> None:
+    assert f"no flag says engine.{key} 9" in deploy(scenario(policy, {key: 9}, {}))

@@ -37,7 +37,7 @@ def test_a_run_hears_of_every_end_and_sees_what_is_published(servers: int, monke
 
     def start(self: VllmDp, draws: object) -> None:
         made.append(self)
-        started(self, draws)  # type: ignore[arg-type]
+        started(self, draws)  # type: ignore[arg-type]  # it is Draws
 
     monkeypatch.setattr(VllmDp, "start", start)
     scenario = small(replicas=3, router={"kind": "vllm_dp", "api_server_count": servers}, engine__max_num_seqs=2)
