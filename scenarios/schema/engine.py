@@ -51,15 +51,12 @@ class Engine(Strict):
     ] = None
     max_num_queued_reqs: Annotated[
         Annotated[int, Field(ge=0, le=10**9)] | None,
-        doc("vLLM's cap on a server's unfinished requests, running ones included: it rejects others; null: no cap"),
+        doc("most unfinished requests of a server, running ones included, as vLLM's cap; null: no cap"),
         Unit("requests"),
     ] = None
     max_num_queued_tokens: Annotated[
         Annotated[int, Field(ge=0, le=10**12)] | None,
-        doc(
-            "vLLM's cap on tokens of a server's prompts without a first token: from it on, the server rejects requests;"
-            " null: no cap"
-        ),
+        doc("tokens of prompts without a first token from which on a server rejects, as vLLM's; null: no cap"),
         Unit("tokens"),
     ] = None
 
