@@ -3,8 +3,6 @@
 pip calls these functions (PEP 517, PEP 660). An ordinary build needs setuptools alone.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ A build that is asked for and fails is an error. `batchlab --version` says which
 stands in build_backend.py, everything else about the distribution in pyproject.toml.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Describe a profile, and check that its times are possible: for `batchlab calibrate check`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CSV files read as columns, gzipped or not; numbers are floats."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Write the parts of a profile as plain JSON, which `simulator.timing.profile.profile_schema` reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

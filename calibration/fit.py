@@ -1,7 +1,5 @@
 """Fit a profile to rows: each kernel is a curve or a surface, in the form that `simulator.timing.profile` reads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ of the largest context and batch, tested above), `few` (20 rows fitted, all othe
 logarithms, as a good choice of few points does).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

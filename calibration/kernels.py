@@ -1,7 +1,5 @@
 """The kernels of a step as surfaces: their axes, their counts, and the form of their physics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

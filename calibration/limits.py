@@ -3,8 +3,6 @@
 Public tables hold some: pages read again from the L2 cache, broken timers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Translate the names of GPUs and models in sources to batchlab's own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Physics fitted to rows: non-negative coefficients, relative errors, a robust loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

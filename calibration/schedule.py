@@ -16,8 +16,6 @@ L2 cache.
 The simulator knows no schedule: a fit is handed on as a surface, its correction worked out on a grid of doublings.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

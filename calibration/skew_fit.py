@@ -1,7 +1,5 @@
 """The cost of unequal contexts, from batches of two lengths: by batch size, share of long contexts, context."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibration.rows import Table

@@ -4,8 +4,6 @@ Both minimise the same cost over the same bounds; their results agree to what a 
 them), not to the last digit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

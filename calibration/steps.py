@@ -9,8 +9,6 @@ rows, and the rest as the attention of a model of one layer. A log that does not
 gives the three coefficients of `kind: linear` instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

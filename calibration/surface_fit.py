@@ -1,7 +1,5 @@
 """Fit surfaces to rows: first physics, then its residuals, on the measured grid or on a coarse one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

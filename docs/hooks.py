@@ -4,8 +4,6 @@ Pages link to shipped scenarios, which lie beside docs/ and not in it; they beco
 becomes a page, with the outputs that it holds.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Numbers for people: decimals, intervals, units of time."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The standard normal distribution with nothing but numpy: its CDF for one number, its inverse for many."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

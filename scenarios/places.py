@@ -1,7 +1,5 @@
 """Paths that name a place by a variable: `${BATCHLAB_SHARED}/measured/...` for data that is not shipped."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cost profiles and kernel tables that come with batchlab: where they are, and what each is of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Named random streams: one for each class and purpose, independent of the others."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

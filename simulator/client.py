@@ -1,7 +1,5 @@
 """How a client behaves that does not wait for ever: timeouts, and retries with backoff."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

@@ -3,8 +3,6 @@
 Both give the same results, to the last bit. With `BATCHLAB_PURE=1` in the environment the sources run in any case.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The errors that a user can mend: bad input, a policy with a broken plan, a router with a broken choice."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

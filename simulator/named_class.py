@@ -1,7 +1,5 @@
 """Classes found by a name: those of a package, a file or a folder each, and a user's own in any file."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys

@@ -9,8 +9,6 @@ parameters of the laws all read them there. Types are `int`, `float`, `bool`, `s
 unions of these; a value of any other type is not checked.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Write a share in per cent."""
 
-from __future__ import annotations
-
 import math
 
 

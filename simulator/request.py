@@ -4,8 +4,6 @@ The true output length is known to `Request` alone, which the engine keeps to it
 `ArrivingRequest`s and policies `RequestView`s: objects that neither hold the length nor lead to it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol

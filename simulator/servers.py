@@ -4,8 +4,6 @@ A policy's file has its server as `SERVER` (`simulator.policies.server_of`). Whe
 are vLLM's and say so: the form is known to fit, the numbers are a default to be replaced by one's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole run: a workload through replicas on one clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

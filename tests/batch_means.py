@@ -1,7 +1,5 @@
 """The interval of the mean of one series by batch means: what intervals of percentiles rest on, held against theory."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

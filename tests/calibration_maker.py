@@ -1,7 +1,5 @@
 """Kernels that follow a law known to the tests, as rows and as the files of public sources."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

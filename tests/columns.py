@@ -1,7 +1,5 @@
 """Columns of records from any sequence."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulator.results.records import Floats, Ints

@@ -1,7 +1,5 @@
 """The command `batchlab` in tests: in this process (fast), or in one of its own (for signals, imports, speed)."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

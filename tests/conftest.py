@@ -1,7 +1,5 @@
 """Settings of every test: Hypothesis's profiles, matplotlib without a screen, and what a marker needs to run."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

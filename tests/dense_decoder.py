@@ -1,7 +1,5 @@
 """A decoder in float64, written down as plainly as can be: no pages, no batch, no cache. For comparison only."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@
 asks for, and `more` new ones each time, as many as it asks for (2,000 where it asks for none).
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of the attention's host side, on any device that runs the kernels. Each raises, or returns nothing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

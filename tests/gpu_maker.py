@@ -1,7 +1,5 @@
 """Small models, workloads and device runs for the tests of the real backend. Importing it needs torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

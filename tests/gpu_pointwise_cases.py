@@ -1,7 +1,5 @@
 """Run with TRITON_INTERPRET=1: the kernels of a layer's small operators against float64, one line a case as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

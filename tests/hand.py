@@ -1,7 +1,5 @@
 """Small schedules to be worked out by hand: a step lasts a second, and is shown as what it computes of whom."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

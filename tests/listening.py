@@ -1,7 +1,5 @@
 """Runs whose clients hear of each end as it happens, and then submit further requests or give up on others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf

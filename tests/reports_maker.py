@@ -4,8 +4,6 @@ They stand beside the engine on purpose: a report must be right for any records 
 can be bent (one request, nothing finished, a hundred thousand rows) without bending a policy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

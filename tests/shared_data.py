@@ -1,7 +1,5 @@
 """Where real traces and measurements are, if here at all: BATCHLAB_SHARED, or ../shared beside the repository."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

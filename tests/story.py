@@ -4,8 +4,6 @@ A `Story` is a list of steps with the requests in each, and a list of token time
 request. Naive metrics are read off it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

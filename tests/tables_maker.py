@@ -1,7 +1,5 @@
 """Small tables for tests, made of a physics that is known; and their JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

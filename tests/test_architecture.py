@@ -1,7 +1,5 @@
 """ARCHITECTURE.md: short, the files to read come first, and every name that it gives stands in the file beside it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

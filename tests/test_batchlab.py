@@ -1,7 +1,5 @@
 """`import batchlab`: the public names, loaded when they are used, and packaged."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

@@ -3,8 +3,6 @@
 Where the core is not compiled, as in a checkout, the tests that need it are skipped; `make compiled-test` has it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The pages of docs/: those written from code are as written, the site builds, and commands can be given."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

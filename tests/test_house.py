@@ -1,9 +1,10 @@
 """The state of the repository itself: sizes, packages, pins, words."""
 
-from __future__ import annotations
-
 import fnmatch
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -228,6 +229,25 @@ def test_every_switched_off_check_has_its_reason() -> None:
         if (off := SWITCHED_OFF.search(line)) and not re.search(r"\w{2}", off["why"])
     ]
     assert bare == []
+
+
+LATER = "from __future__ import annotations\n"
+# `array.array` takes a type in brackets from Python 3.12 on; Triton reads annotations of kernels as they are written.
+NOT_AT_RUN_TIME = re.compile(r"TYPE_CHECKING|\barray\[|triton")
+
+
+def test_annotations_are_put_off_only_where_they_must_be(tmp_path: Path) -> None:
+    """Where one names what comes later, or what is there for types alone (PEP 749 ends the rest)."""
+    for path, text in python_files().items():
+        if LATER in text and not NOT_AT_RUN_TIME.search(text) and "gpu_backend" not in path.parts:
+            copy = tmp_path / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text.replace(LATER, ""), encoding="utf-8")
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "json"]
+    done = subprocess.run([*ruff, str(tmp_path)], capture_output=True, text=True, check=False)
+    needed = {Path(found["filename"]).relative_to(tmp_path.resolve()) for found in json.loads(done.stdout)}
+    put_off = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.py")}
+    assert sorted(map(str, put_off - needed)) == []
 
 
 def test_every_ruff_ignore_has_its_reason() -> None:

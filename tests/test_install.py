@@ -1,7 +1,5 @@
 """Installing from a checkout into an empty environment: the compiled core where it is asked for, or an error."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """The notebook: every cell runs, and shows what the file says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A release: its version, its files, its notes, what it promises."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Tutorials: every command is run, and prints what the page says; every picture is made by a command before it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

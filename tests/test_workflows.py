@@ -1,7 +1,5 @@
 """The workflows, and the dashboard: what they name is there."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ command before it made.
 `python -m tests.tutorial docs/how-many-gpus.md` writes the page's outputs and pictures anew.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

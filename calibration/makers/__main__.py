@@ -3,8 +3,6 @@
 ROOT is what a maker says; what has no source below it is left as it is.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ others divided among other numbers of GPUs), `tokens` (every other size, from th
 step is).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

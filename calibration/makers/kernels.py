@@ -4,8 +4,6 @@ Their root is the folder `systems/data` of the wheel aiconfigurator-core (PyPI),
 plain files, or one that holds these in a folder `aiconfigurator_kernels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Regimes: `random` (a tenth of the cells, each from its neighbours), `heads` (all
 beside it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The tables are not in the repository. Each entry names a folder of one of the pu
 below `root`: `llmservingsim_profiles/`, `aiconfigurator_kernels/`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Detect the format of a source, and read its rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from calibration.names import model_of

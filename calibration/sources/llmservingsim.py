@@ -5,8 +5,6 @@ A folder `.../<model>/<variant>/` holds meta.yaml and a folder `tpN` for each pa
 those of attention.csv at the same place, with 3 iterations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A row is a batch that is prefilled at once (prompt_time) and decodes token_size 
 so it is two rows of steps, the decode with the mean context of its run.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

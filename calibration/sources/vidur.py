@@ -4,8 +4,6 @@
 bytes, `attention.csv`, where there is one, prefills and decodes apart. Vidur's mlp_up_proj is gate and up together.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

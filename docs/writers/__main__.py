@@ -1,7 +1,5 @@
 """Write the pages that are made from the code: `python -m docs.writers [NAME ...]`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path

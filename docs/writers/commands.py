@@ -1,7 +1,5 @@
 """The page of all commands, docs/commands.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from inspect import cleandoc
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of docs/metrics.md: every metric by its key of summary.json."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

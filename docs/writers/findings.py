@@ -1,7 +1,5 @@
 """The page of findings, docs/diagnosis.md, written from the rules."""
 
-from __future__ import annotations
-
 from scenarios.diagnosis.diagnose import EXPLAINS, WASTES
 from scenarios.diagnosis.late import TOLERATED
 from scenarios.diagnosis.rules import RULES

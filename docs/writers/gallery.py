@@ -3,8 +3,6 @@
 A picture is what the command under it draws; the words are those of the scenario's own head.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ It accepts all that `load` accepts, and refuses unknown keys, wrong types and va
 of what only goes wrong together, as a `p99` below its `median`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

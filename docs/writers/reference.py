@@ -1,7 +1,5 @@
 """The page of all keys of a scenario, docs/reference.md, written from its JSON Schema."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

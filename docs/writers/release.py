@@ -6,8 +6,6 @@
 All need Python alone.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

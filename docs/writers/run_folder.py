@@ -1,7 +1,5 @@
 """The page of a run folder's files, docs/run-folder.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from simulator.metrics.metric import Metric

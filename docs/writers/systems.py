@@ -1,7 +1,5 @@
 """The page on which all policies stand side by side, docs/systems.md, written from the policies themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from simulator.parameters import MISSING

@@ -1,7 +1,5 @@
 """The table of docs/traces.md: every trace format, its times, and what else is read of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

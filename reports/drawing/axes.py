@@ -1,7 +1,5 @@
 """Axes that read well: 1-2-5 labels, thousands separators, times in people's units, an SLO line that nothing hides."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

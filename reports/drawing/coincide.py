@@ -1,7 +1,5 @@
 """Curves that lie on each other: a picture has to say so, as it shows only the one on top."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Values of a picture that readers can point at: where each stands, and what it says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A plot of a report, and the runs that it is drawn from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

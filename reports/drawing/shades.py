@@ -1,7 +1,5 @@
 """Shades of a cell by its value, and text that can be read on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ a second run of the same policy takes its policy's hue in another shade and anot
 one policy differ in their settings, by which they are ordered: so are their colours, from dark to light.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A run to export, and the formats that it can be written in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Times go in as seconds and are rounded to nanoseconds once, so that what lies inside another slice stays inside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

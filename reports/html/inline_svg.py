@@ -4,8 +4,6 @@ A page's Content-Security-Policy lets no `style` attribute work, as a file could
 in them is said in presentation attributes (SVG 2, 6.6) instead.
 """
 
-from __future__ import annotations
-
 import re
 
 from reports.drawing.style import CARD, GRID, HELD, INK, MUTED

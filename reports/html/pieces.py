@@ -4,8 +4,6 @@ A piece is `Markup`. Plain text in the place of a piece is escaped by the templa
 and runs none.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

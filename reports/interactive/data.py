@@ -1,7 +1,5 @@
 """Data for the page's script: curves, time series and slots, finer than the pictures and still small."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

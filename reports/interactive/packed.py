@@ -1,7 +1,5 @@
 """Numbers as a page carries them: few characters each, and no more digits than a picture can show."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Predicted against measured step times: a scatter, the errors' distribution, how the busy time drifts, a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan over two of its settings: what was looked for and the cost of each pair, as heat maps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The report of a plan: the answer, the table, and how far each limit is used at every rate that was run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

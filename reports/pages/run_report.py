@@ -1,7 +1,5 @@
 """The report of runs: plots/*.png, plots/*.svg and a report.html that needs no other file."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A simulation beside a real server's log: errors, curves over each other, request by request, and over time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

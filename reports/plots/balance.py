@@ -1,7 +1,5 @@
 """The balance of a fleet: the requests at each replica over time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Bars where an axis begins at zero, dots where one is logarithmic: a bar's length says nothing without a zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Latency CDFs: the share of requests (or of token gaps) below a latency, one curve a run, with the SLO line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Classes over time: how long the requests of each class waited for their first token, by the time they came."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

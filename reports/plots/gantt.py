@@ -1,7 +1,5 @@
 """The slot Gantt: the phases of every slot over time. The picture that explains static against continuous batching."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """KV memory by request: the areas of the largest requests, of all others, and of what is taken and not filled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

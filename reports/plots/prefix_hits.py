@@ -1,7 +1,5 @@
 """The prefix cache over time: the share of the prompt tokens of each stretch that was found in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

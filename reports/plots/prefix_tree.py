@@ -1,7 +1,5 @@
 """The prefixes that prompts share, as boxes: as wide as the requests that begin so, as deep as the tokens of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -4,8 +4,6 @@ Drawn from a few hundred buckets a run, however long it was: the line is the mea
 the smallest to the largest value in it, so that a single peak stays visible.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The best points of a sweep by each measure, and those that cannot be told from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

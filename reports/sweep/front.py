@@ -1,7 +1,5 @@
 """Pareto fronts as pictures, and their points as tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

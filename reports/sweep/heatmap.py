@@ -1,7 +1,5 @@
 """Heat maps: a metric over two axes of a sweep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations

@@ -6,8 +6,6 @@ of Computer Systems Performance Analysis (1991), 3.3, calls this throughput the 
 half of the capacity. It takes no parameter and does not depend on how far beyond saturation the line goes on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

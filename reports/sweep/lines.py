@@ -1,7 +1,5 @@
 """The lines of a sweep over its load: which are drawn, and the colour, mark and dash of each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

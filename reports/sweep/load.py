@@ -1,7 +1,5 @@
 """Latency and goodput over the load, with the knee of each line; latency over the throughput that it buys."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Pareto fronts: the points that no other beats in both of two quantities."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

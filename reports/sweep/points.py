@@ -1,7 +1,5 @@
 """A sweep as its report shows it: axes, points on them, and what came of each with every seed. Plain values only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

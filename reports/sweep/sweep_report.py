@@ -1,7 +1,5 @@
 """The report of a sweep: the best points, knees, fronts, heat maps, and what failed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

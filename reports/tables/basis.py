@@ -1,7 +1,5 @@
 """The basis of a report's figures: model, GPU, step costs and their known error, version; a step's cost by part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

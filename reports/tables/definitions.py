@@ -1,7 +1,5 @@
 """The definitions of the metrics that a report shows, and the names that other tools have for them."""
 
-from __future__ import annotations
-
 from reports.tables.request_tables import TableRows
 from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES

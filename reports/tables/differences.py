@@ -1,7 +1,5 @@
 """Differences between runs on the same requests, with intervals: over seeds, or within one run of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from reports.tables.request_tables import TableRows

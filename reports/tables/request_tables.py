@@ -1,7 +1,5 @@
 """Tables beside the verdict: per class, the longest waits, and why requests were rejected. Plain rows of text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

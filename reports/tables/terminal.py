@@ -5,8 +5,6 @@ and nothing is coloured. On a terminal the width is that of the window (or COLUM
 is set (no-color.org) or TERM is `dumb`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns 
 those of losses where there was none; a flag is shown always, as "saturated: no" is worth knowing.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

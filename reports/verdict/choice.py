@@ -4,8 +4,6 @@ A run that is saturated wins nothing, for its latencies are those of the run's l
 seeds cannot tell apart, count as one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

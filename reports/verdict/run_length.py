@@ -1,7 +1,5 @@
 """Intervals of percentiles within a run alone, and a sentence where a run is too short for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from reports.units import number

@@ -3,8 +3,6 @@
 A rule for each sentence, and none for what cannot be said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from reports.units import latency, short

@@ -1,7 +1,5 @@
 """The columns of the verdict table: which metrics it shows, and how a metric of each unit is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 All comparisons are paired by seed: the n-th summaries of two policies saw the same requests at the same times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs held against an SLO: which targets each meets, and by which limits of a request the others miss it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

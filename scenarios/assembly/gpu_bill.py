@@ -1,7 +1,5 @@
 """The cost of a run's GPUs: the time that each group's replicas were there, and its price."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from scenarios.assembly.groups import groups_of

@@ -3,8 +3,6 @@
 A prediction is a column of the workload, between 1 and the request's `max_tokens`. Queue orders read that column alone.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Keys of the engine that its policy does not use: refused with the reason in a run, left out in a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The workload of a scenario: its trace read, or its requests drawn; and whether two workloads are equal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

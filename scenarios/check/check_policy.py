@@ -1,7 +1,5 @@
 """A policy through the laws: one random scenario after the other, and the smallest that breaks a law."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable, Container, Mapping

@@ -1,7 +1,5 @@
 """The text of a check, and the scenarios that it writes."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from dataclasses import asdict

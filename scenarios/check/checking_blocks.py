@@ -1,7 +1,5 @@
 """A block manager that checks its whole state after every single operation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

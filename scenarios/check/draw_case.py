@@ -5,8 +5,6 @@ version, the command line must not need a development dependency, and a flat `Ra
 (`scenarios.check.shrink`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from itertools import accumulate

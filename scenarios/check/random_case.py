@@ -1,7 +1,5 @@
 """A random scenario in a form that shrinks well, and the same as the scenario that `batchlab run` takes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

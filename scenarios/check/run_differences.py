@@ -1,7 +1,5 @@
 """Runs compared: records to the last bit, decisions step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any

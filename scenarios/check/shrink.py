@@ -1,7 +1,5 @@
 """Shrink a case that breaks a law as far as it still does: greedily, one kind of simplification after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 They are drawn from a stream of their own, so that the small scenarios of a seed stay what they are.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import replace

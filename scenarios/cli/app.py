@@ -4,8 +4,6 @@ Nothing heavy is imported here or at the top of those modules: a verb imports wh
 and completion in the shell are quick.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """`batchlab from`: a scenario of the server that somebody has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

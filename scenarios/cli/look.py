@@ -1,7 +1,5 @@
 """`batchlab list`, `batchlab kv`: what comes with batchlab, and what fits."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Mapping

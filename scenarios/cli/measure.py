@@ -1,7 +1,5 @@
 """`batchlab calibrate measure`: the rows of a profile, measured on the device at hand."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

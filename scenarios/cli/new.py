@@ -1,7 +1,5 @@
 """`batchlab new KIND NAME`: write a file to start from."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

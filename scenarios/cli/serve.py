@@ -1,7 +1,5 @@
 """`batchlab serve`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

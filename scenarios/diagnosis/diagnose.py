@@ -1,7 +1,5 @@
 """Diagnose a run: its findings, the worst first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

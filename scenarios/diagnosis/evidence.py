@@ -1,7 +1,5 @@
 """The evidence that rules look at: the rows, late requests and step prices of a run, as columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

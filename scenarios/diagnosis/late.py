@@ -1,7 +1,5 @@
 """The requests that came too late, and by how much: what findings have to explain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

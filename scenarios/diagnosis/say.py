@@ -1,7 +1,5 @@
 """Numbers in the sentences of findings."""
 
-from __future__ import annotations
-
 import math
 
 

@@ -1,7 +1,5 @@
 """Seconds of many stretches of time during which something held, from rows, in one sweep."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulator.metrics.window import Bools

@@ -1,7 +1,5 @@
 """Try remedies: run the same requests with some keys of the scenario changed, and compare."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

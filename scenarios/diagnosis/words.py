@@ -1,7 +1,5 @@
 """Write findings for people: a line or two for a run, a whole explanation, rows for a page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ What a scenario may say of them is in `scenarios.schema.workload`, `arrivals` an
 it is drawn in its own file there.
 """
 
-from __future__ import annotations
-
 from scenarios.generate.classes import generate
 from scenarios.schema.workload import GeneratedWorkload
 

@@ -1,7 +1,5 @@
 """Arrival times drawn from an arrival process, on a clock that its profile and its switches speed up and slow down."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.generate import rate_clock

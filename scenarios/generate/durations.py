@@ -1,7 +1,5 @@
 """Times drawn from a distribution."""
 
-from __future__ import annotations
-
 from typing import assert_never
 
 import numpy as np

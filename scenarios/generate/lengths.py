@@ -6,8 +6,6 @@ distributions (Kruskal, Ordinal measures of association, JASA 53 (1958) 814-861)
 which weaken it where lengths have few values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import assert_never

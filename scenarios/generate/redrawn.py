@@ -1,8 +1,6 @@
 """A trace's requests at other times: arrivals drawn from a process, in place of the recorded ones or where there are
 none."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

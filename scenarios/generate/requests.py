@@ -1,7 +1,5 @@
 """The requests of a workload: lengths, caps and content of each, and the sessions that some begin."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ before. The rows of a chain are neighbours, chains in order of arrival. All is d
 session, of its turn or of its request: a chain is the same whatever stands beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

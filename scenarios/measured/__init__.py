@@ -1,7 +1,5 @@
 """Per-request logs of real servers, written by the usual tools, read into one shape."""
 
-from __future__ import annotations
-
 from scenarios.measured.measured_run import MeasuredRun, Timeline
 from scenarios.measured.read_log import read_measured, read_timeseries
 

@@ -3,8 +3,6 @@
 Each module of `scenarios/measured/formats/` holds one, as its constant `FORMAT`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

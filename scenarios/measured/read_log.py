@@ -1,7 +1,5 @@
 """Read a server's log, and the samples beside it. A log's content tells its format, never the file's name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

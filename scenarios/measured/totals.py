@@ -1,7 +1,5 @@
 """The totals that a tool wrote beside its requests, compared with these: a file may hold only a sample of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Advise the change that would help a candidate most, tried by a run where it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from scenarios.assembly.engine_policy import policy_traits, with_chunks

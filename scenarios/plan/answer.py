@@ -1,7 +1,5 @@
 """A plan's answer about a candidate, and its JSON."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

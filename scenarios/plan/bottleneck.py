@@ -7,8 +7,6 @@ compute, context is bandwidth, the rest is the host). Time between steps, as bef
 `queueing` too; time in which a preempted request waits is `memory`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

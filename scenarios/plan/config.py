@@ -1,7 +1,5 @@
 """Find the best settings for a load: all on short runs, the better third on longer ones, the last few on whole ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The command that starts a server with a candidate's settings, as the server of its policy takes it."""
 
-from __future__ import annotations
-
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.engine import CAPS
 from scenarios.schema.scenario import Scenario

@@ -1,7 +1,5 @@
 """The edge of a plan's answer: the interval of the largest rate of one replica, and the scenario that serves it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rates of earlier candidates, which shorten the search for the next one's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ the busiest stretch of the traffic, as many requests as let the metric that deci
 simulation of the same stretch says beforehand what to expect, and how long it takes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

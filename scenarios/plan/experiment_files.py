@@ -6,8 +6,6 @@ the ids share (vLLM's documentation, Benchmark CLI, Replay timed traces). GuideL
 lines and leaves the ids out (vllm-project/guidellm, src/guidellm/data/deserializers/trace_synthetic.py).
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Hashable, Iterator, Sequence

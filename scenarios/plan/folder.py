@@ -1,7 +1,5 @@
 """The files of `--out`: the plan as JSON; for each of the best candidates a scenario, and what starts its server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Make a plan: candidates, their answers, best first, what could not be told apart, and what would help."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The bracket is narrowed to a part of the interval that the requests leave: a narrower one would say no more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Find the fewest replicas for a load, simulated as a fleet behind its router, from what one replica carries on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -11,8 +11,6 @@ is the last one. After `_PATIENCE` probes strides are doublings, whatever they f
 bracket each rate lies strictly between its ends and becomes one of them. Whole numbers likewise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

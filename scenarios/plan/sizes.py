@@ -1,7 +1,5 @@
 """Tensor parallel beside the GPUs of a plan: a larger GPU may do alone what another does in a group of four."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scenarios.assembly.replica_parts import build

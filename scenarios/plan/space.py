@@ -1,7 +1,5 @@
 """The candidates of a plan: GPUs, policies and settings, as the flags name them or as they apply to the scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

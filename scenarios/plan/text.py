@@ -1,7 +1,5 @@
 """A plan as a person reads it: the answer in a sentence, a table, what binds, what to change, how to deploy it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer, Plan

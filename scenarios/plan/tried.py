@@ -4,8 +4,6 @@ A run is a file, named by the content of its scenario, the files that it reads, 
 moved to its name when it is complete, so whatever has its name is whole, however the process ended.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ attainment a known number of late requests. Once more than that has ended badly,
 comes later. A queue that only grows shows here first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

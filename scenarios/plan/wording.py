@@ -1,7 +1,5 @@
 """Numbers and goals in the sentences of a plan."""
 
-from __future__ import annotations
-
 from scenarios.plan.bounds import Bounds
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import REJECTED, STEADY, Trial

@@ -3,8 +3,6 @@
 A worker keeps its replicas from window to window. The router sends it rows of requests, and it sends back signals.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ differ, each by the shortest name that means no other key. Runs of one policy st
 values: `max_num_seqs=64` before `max_num_seqs=256`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 It is silent for the first two seconds, so short runs show none, and never writes to stdout.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

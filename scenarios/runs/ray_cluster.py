@@ -1,7 +1,5 @@
 """Connect to an existing Ray cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from simulator.errors import InputError

@@ -1,7 +1,5 @@
 """Run a scenario: build its parts, simulate, sum up."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ With a utilisation u the wait grows as 1 / (1 - u). So near saturation an error 
 larger in TTFT, and during an overload it adds up. Step costs are seldom better than 5 %.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from scenarios.assembly.workloads import build_workload

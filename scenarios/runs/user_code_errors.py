@@ -1,7 +1,5 @@
 """Errors of the user's own code, with its file and line."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ between variants, colons between a policy and its settings, values as in YAML. I
 of the keys of `engine:`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The workers of a pool, started and ended: processes of this machine, or actors of an existing Ray cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """`host:` and `front_end:`, what a server adds around the kernels of a step; by default that of the policy's engine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import doc

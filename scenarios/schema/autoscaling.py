@@ -1,7 +1,5 @@
 """The `autoscaling:` of a fleet's group: names as in the Kubernetes HPA and vLLM's metrics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from annotated_types import doc

@@ -1,7 +1,5 @@
 """The `client:` of a workload: timeouts and retries."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from annotated_types import doc

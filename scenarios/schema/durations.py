@@ -1,7 +1,5 @@
 """Random times of a scenario, such as the pause before a next question: a number, or a distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self

@@ -1,7 +1,5 @@
 """The `kv_transfer:` of a scenario: the link between groups that prefill and groups that decode."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import doc

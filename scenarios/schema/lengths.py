@@ -5,8 +5,6 @@ relative weight (so the mean moves a little). Where no `min` is given it is 1. L
 distribution is rounded to the nearest one, and a bound takes in the half token beyond it.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

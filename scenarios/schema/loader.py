@@ -1,7 +1,5 @@
 """A scenario from a file, a name or a mapping: found, read, changed by `--set`, checked; and written again."""
 
-from __future__ import annotations
-
 import itertools
 import numbers
 import os

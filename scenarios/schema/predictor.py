@@ -1,7 +1,5 @@
 """The `predictor:` of a workload: what a server is told about how long answers will be."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from annotated_types import doc

@@ -1,7 +1,5 @@
 """The `prefix:` of a class: text that its prompts begin with and share, as system prompts are shared."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import Unit, doc

@@ -6,8 +6,6 @@ inputs' by 3 to 6 %, the outputs' by 1 to 4 % (code 14 %, multi-tenant 10 %). Of
 published, and so it is made of these. A preset is written in the keys of a scenario.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A shape is a shorthand: it stands for points `[t_s, factor]`, and some shapes come again after a period.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

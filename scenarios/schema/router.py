@@ -4,8 +4,6 @@ A router by its name alone has its default parameters; a mapping gives the name 
 They are declared by the router (`simulator.parameters`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

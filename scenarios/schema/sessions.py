@@ -1,7 +1,5 @@
 """The `session:` of a class: several requests, each of which waits for the answer to the one before."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from annotated_types import Unit, doc

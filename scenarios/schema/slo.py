@@ -1,7 +1,5 @@
 """The key `slo`: limits of each request, targets on their distribution, and both by class."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The base of everything read from YAML: unknown keys, wrong types and later changes are errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

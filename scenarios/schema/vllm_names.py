@@ -1,7 +1,5 @@
 """Hints for arguments of `vllm serve` that `engine:` does not take: the keys where they belong."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from simulator.policies.parts.vllm_server import VLLM_SERVE

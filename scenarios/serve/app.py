@@ -1,7 +1,5 @@
 """The paths of the server."""
 
-from __future__ import annotations
-
 import hmac
 import sys
 import time

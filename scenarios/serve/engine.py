@@ -5,8 +5,6 @@ advanced to now when something comes in, and when its next event is due. Tokens 
 a few streams at a time, so that a step of hundreds of requests does not hold up the others on the loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from heapq import heappop, heappush

@@ -3,8 +3,6 @@
 Times are the simulation's own seconds, whatever the time scale. `engine` is the replica's number.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Errors in OpenAI's shape, with vLLM's types: {"error": {"message", "type", "param", "code"}}."""
 
-from __future__ import annotations
-
 import json
 
 from starlette.responses import Response

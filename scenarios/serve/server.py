@@ -1,7 +1,5 @@
 """The server: a socket, signals, and the way from a scenario to a run folder."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, Iterator

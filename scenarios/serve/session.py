@@ -1,7 +1,5 @@
 """A scenario as a run in progress, and the run folder that it leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turn a call into requests of the simulation: how many tokens go in, and how many come out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A command line: `vllm serve ...`, SGLang's, TensorRT-LLM's, or a container with one of them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A compose file: the services of it that start a server."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A YAML file of flags: vLLM's and SGLang's `--config`, TensorRT-LLM's `--extra_llm_api_options`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase

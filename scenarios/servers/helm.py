@@ -1,7 +1,5 @@
 """Helm values: vLLM's production stack, and llm-d's model service."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Kubernetes: whatever holds a pod (Deployment, StatefulSet, LeaderWorkerSet, KServe, Dynamo's graphs)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

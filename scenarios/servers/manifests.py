@@ -1,7 +1,5 @@
 """What starts a server, as files: a script, a compose service, Kubernetes, llm-d's values, a graph of Dynamo's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

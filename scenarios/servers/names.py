@@ -1,7 +1,5 @@
 """Names in sources: the model of a repository or path, the GPU of a label, the version of an image."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

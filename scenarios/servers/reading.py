@@ -1,7 +1,5 @@
 """One server of a source by the table of its flags: which server it is, its version, and all that it says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

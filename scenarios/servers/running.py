@@ -1,7 +1,5 @@
 """A server that runs: what its HTTP addresses say, a scrape of its metrics, and the log of its start."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """A scenario from servers that were read: each key with the place it was taken from, and notes on all the rest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

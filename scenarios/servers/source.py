@@ -1,7 +1,5 @@
 """The servers of a source, whatever kind it is of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A server as a source starts it: its words, its image, and what the source says beside them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

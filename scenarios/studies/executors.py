@@ -4,8 +4,6 @@ An executor gives back each outcome as it comes, in any order. Studies put the o
 does not depend on the place of work. A function that raises, or a worker that dies, costs its own item and no other.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator

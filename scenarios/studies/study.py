@@ -1,7 +1,5 @@
 """A study: a scenario, the keys that vary, and the seeds that repeat each point."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@
 `engine.max_num_seqs, engine.policy=[64, static],[256, chunked_prefill]`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

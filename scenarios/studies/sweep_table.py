@@ -1,7 +1,5 @@
 """The table of a sweep: a row a point and seed, in the order of the grid."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ every count. `start` is optional: it is given the model, the GPU and the number 
 This one takes the larger of two times, reading memory and computing, as a roofline does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

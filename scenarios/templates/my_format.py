@@ -12,8 +12,6 @@ rest. For a CSV file or JSON Lines with other names than batchlab's no format is
 its columns are called.
 """
 
-from __future__ import annotations
-
 import re
 
 from scenarios.traces.date_times import Stamps

@@ -8,8 +8,6 @@ and which requests count (`sample.done` are those that have finished). `simulato
 column, `simulator/metrics/latency.py` has TTFT, TPOT and end-to-end latency of each request. None stands for undefined.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulator.metrics.latency import ttft_s

@@ -15,8 +15,6 @@ memory for its prompt and its whole cap is free, so no request is ever preempted
 under load they may wait long: `priority`, `arrival_s` and `now_s` are there to do better.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Annotated

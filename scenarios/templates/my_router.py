@@ -9,8 +9,6 @@ it, and the replicas; it returns one of them. It never sees how long an answer w
 may declare.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

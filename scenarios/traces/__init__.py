@@ -1,7 +1,5 @@
 """Request traces: formats, reading, facts, writing."""
 
-from __future__ import annotations
-
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.read import read_trace
 

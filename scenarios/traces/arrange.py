@@ -1,7 +1,5 @@
 """The rows of a trace in the order and at the times of the replay: sorted, shifted, repeated, jittered, scaled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

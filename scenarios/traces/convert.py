@@ -4,8 +4,6 @@ Reading the copy gives the workload that reading the original gives. What rows d
 cap, for instance, stays missing, and is the largest output when either file is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

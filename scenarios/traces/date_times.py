@@ -1,7 +1,5 @@
 """Times as dates: ISO 8601 date-times, and numbers of a unit since 1970, in nanoseconds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

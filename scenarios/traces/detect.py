@@ -5,8 +5,6 @@ object, anything else by how its text begins, a folder by the names of its files
 InputError that says what was seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice

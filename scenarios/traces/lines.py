@@ -1,7 +1,5 @@
 """The lines of a trace file, plain or gzip, one at a time; a broken file is an InputError that says how."""
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import gzip

@@ -1,7 +1,5 @@
 """The native trace format, written: CSV or JSON Lines, gzipped or not, a part after the other."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

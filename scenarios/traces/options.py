@@ -1,7 +1,5 @@
 """The options of reading a trace."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

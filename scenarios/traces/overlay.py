@@ -6,8 +6,6 @@ moves as a whole by the offset of its first request, and may therefore last beyo
 that a fraction of `copies` says is kept, sessions as a whole. More copies never change the first ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """From a trace file to a Workload: detect, stream, cut, arrange, scale, and note each change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

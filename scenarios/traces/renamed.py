@@ -1,7 +1,5 @@
 """A log whose columns have names of their own: the option `columns` says which native column each one is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

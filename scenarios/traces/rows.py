@@ -1,7 +1,5 @@
 """One row of a trace: its values out of text or JSON; and the tally of rows that cannot be used."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

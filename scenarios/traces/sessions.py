@@ -4,8 +4,6 @@ A format whose rows are turns of conversations, or calls of agents, hands each t
 of every session: about 200 bytes a session for as long as the file is read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 

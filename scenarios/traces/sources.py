@@ -1,7 +1,5 @@
 """The sources of public traces: none is shipped, each is fetched from its source."""
 
-from __future__ import annotations
-
 import re
 
 from scenarios.traces.format import Source

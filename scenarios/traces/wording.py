@@ -1,7 +1,5 @@
 """Sentences about a whole trace: its headline, the zero of its times, and why nothing of it can be used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

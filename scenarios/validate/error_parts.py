@@ -12,8 +12,6 @@ Where the log has no such times, decode is still known; prefill is estimated by 
 quiet, for which the time to first token is nearly all prefill; the rest is queueing, with memory inside it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

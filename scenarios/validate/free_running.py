@@ -4,8 +4,6 @@ Lockstep compares step by step. Here each side goes its own way: during a longer
 may grow or cancel out. The results that a user reads are compared: latencies, and which policy is better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -6,8 +6,6 @@ batch at once count: a wait in a queue magnifies any error of the step times. Th
 estimate, so it is reported with its spread, and applied only where the log's latencies are the client's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

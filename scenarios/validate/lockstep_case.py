@@ -1,7 +1,5 @@
 """A scenario as `simulator.lockstep.lockstep_run.LockstepCase`, and its outcome in words and numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

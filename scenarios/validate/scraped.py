@@ -5,8 +5,6 @@ of latencies and of lengths, preemptions, hits of the prefix cache. Percentiles 
 buckets, so that the width of a bucket is no error. Errors are signed fractions, simulated / measured - 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

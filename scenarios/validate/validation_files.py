@@ -1,7 +1,5 @@
 """The files of a validation (beside the run that it compares), of a lockstep, and of a free-running one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -7,8 +7,6 @@ asynchronous scheduling the next step is on its way by then: two tokens may be d
 prefix cache. A batch that keeps its finished keeps its aborted too: they compute padding in their slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf, nextafter
 

@@ -5,8 +5,6 @@ has its first token: neither its chunks nor hits of the prefix cache make it les
 back. An abort counts from the moment when it is sent. A rejected client gets HTTP status 503.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from simulator.request_state import RequestState

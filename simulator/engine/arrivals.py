@@ -1,7 +1,5 @@
 """Requests that are known before they arrive, in order of arrival."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from math import inf

@@ -3,8 +3,6 @@
 As in vLLM (0.33, `AsyncScheduler`). `simulator.engine.late_results` says what a plan cannot know by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from simpy.events import Event

@@ -1,7 +1,5 @@
 """Blocks for decode steps: the first step's are taken when its plan is applied, those of a run when it has ended."""
 
-from __future__ import annotations
-
 from simulator.engine.state import ReplicaState
 from simulator.memory.cache import Cache
 from simulator.request_state import RequestState

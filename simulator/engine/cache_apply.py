@@ -5,8 +5,6 @@ scheduled can be hit at once, so the order decides what is cached. Running reque
 admission, victims leave when a request lacks a block, and each admission is planned after the previous one is applied.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field

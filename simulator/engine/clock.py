@@ -14,8 +14,6 @@ What happens at one time has an order, which does not depend on the order in whi
 Where no client listens, a replica goes from 2 to 4 without an event between: nothing can come of an end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from heapq import heappush
 from math import inf

@@ -1,7 +1,5 @@
 """How requests leave a replica, and what becomes of their slots and blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from typing import Final, Protocol

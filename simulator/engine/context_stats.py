@@ -3,8 +3,6 @@
 A request's `offset` is its computed tokens less the clock's ticks: it does not change while the request decodes.
 """
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 
 

@@ -6,8 +6,6 @@ gets ahead of the others: as long as one has work, all execute, an idle one a du
 long as their shapes take together, and all commit. Scheduling stays each rank's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 
 from simpy.events import Event

@@ -6,8 +6,6 @@ what waits in the policy's queue (requests preempted here), and holds no slot un
 policy's like any other: preempted, it is computed again here, from its prompt on.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Steps in execution, and the row of the records that they begin."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Arrivals and aborts at one replica: they end its rest, and cut a run of steps that they could alter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import inf
 

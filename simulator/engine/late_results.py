@@ -10,8 +10,6 @@ counts advance as ever, and what needs the content is put off until the next pla
 - A block that holds a token of unknown content enters the prefix cache a step later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from simulator.engine.completion import Completion, place

@@ -1,7 +1,5 @@
 """The bound on consecutive steps that produce no token."""
 
-from __future__ import annotations
-
 from simulator.engine.state import ReplicaState
 
 # No prompt of a real model takes so many steps.

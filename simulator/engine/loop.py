@@ -1,7 +1,5 @@
 """The ordinary loop of a replica: plan, apply, execute, commit, and nothing between."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from simpy.events import Event

@@ -10,8 +10,6 @@ it runs, and then takes in that one's results. It differs from vLLM's asynchrono
 - A plan that has nothing to compute is no step; the results are taken in, and the next plan is made.
 """
 
-from __future__ import annotations
-
 from simulator.engine.completion import Completion, place
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.late_results import LateResults

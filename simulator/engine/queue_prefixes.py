@@ -1,7 +1,5 @@
 """Looks up the queued requests of a replica in its prefix cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from simulator.memory.cache import Cache

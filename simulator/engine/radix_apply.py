@@ -5,8 +5,6 @@ SGLang allocates for a prefill as a whole. Pages are evicted ahead of need where
 each request of a step, and, when requests are retracted, 20 tokens for each that stays. Lines are those of 0.5.23.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 from simulator.division import cdiv

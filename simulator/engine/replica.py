@@ -5,8 +5,6 @@ the engine then executes as many steps at once as the plan holds, and every numb
 event a step. What drives a replica: `simulator.engine.loop`, `async_scheduling` and `data_parallel`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf

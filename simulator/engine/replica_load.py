@@ -1,7 +1,5 @@
 """A replica as routers see it: an object that does not lead to the length of any answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sized
 
 from simulator.engine.state import ReplicaState

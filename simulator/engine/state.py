@@ -3,8 +3,6 @@
 Every change is checked first. A plan that cannot be carried out is the policy's defect, and a `PolicyError` names it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable

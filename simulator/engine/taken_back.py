@@ -1,7 +1,5 @@
 """Tokens that a step has given a request and that are never sent: it was aborted, or retracted, before they were."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import nan
 

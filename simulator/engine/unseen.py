@@ -1,7 +1,5 @@
 """Tokens that a plan of SGLang's overlap scheduling does not know yet: the running step computes them."""
 
-from __future__ import annotations
-
 from simulator.request_state import DECODING, RequestState
 
 

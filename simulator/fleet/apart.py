@@ -1,7 +1,5 @@
 """Fleets whose replicas are simulated independently of one another, and the reasons why others cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Tells, as a request ends, if it met the limits of its class: an autoscaler's view of an SLO."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from simulator.metrics.slo import Slo

@@ -9,8 +9,6 @@ are left out). llm-d and the Gateway API Inference Extension scale vLLM by `num_
 proposes a step: one more below its target, one fewer otherwise.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil

@@ -1,7 +1,5 @@
 """Replicas on one clock behind a router: all of a run but its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from simulator.engine.clock import Clock

@@ -7,8 +7,6 @@ has taken blocks, so where decoding lacks memory, prefilling comes to lack it to
 transfer end, and then frees both sides. A request of a single token has no second half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

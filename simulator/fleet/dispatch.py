@@ -1,7 +1,5 @@
 """From an arrival to a replica: the router chooses at the moment of the arrival, the replica's intake takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from simulator.engine.admission import Admission

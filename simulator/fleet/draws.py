@@ -1,7 +1,5 @@
 """Random numbers of a router: few calls of numpy, the same numbers however they are asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _PIECE = 4096  # drawn at a time

@@ -1,7 +1,5 @@
 """The replicas of a run: group after group, numbered through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

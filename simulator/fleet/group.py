@@ -1,7 +1,5 @@
 """Replicas of one kind: hardware, engine and step costs that they share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol

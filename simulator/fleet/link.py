@@ -6,8 +6,6 @@ and vLLM's NIXL connector; Splitwise (Patel et al., ISCA 2024) also sends layer 
 hides most of the time of a long prompt's transfer and is not modelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ those that became ready last, as Kubernetes deletes the pods of a ReplicaSet (un
 older). A router sees the ready ones only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial

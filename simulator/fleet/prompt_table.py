@@ -6,8 +6,6 @@ hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruC
 latter, in blocks of tokens. A key names a block together with all that comes before it, so the table is a tree.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The replicas as a router sees them: a sequence of loads, and indexes that find the least of them without a scan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import overload

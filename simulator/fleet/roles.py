@@ -1,7 +1,5 @@
 """The way into a fleet whose groups prefill and decode apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 

@@ -7,8 +7,6 @@ up to that of the request after those `k`, the replica is on its own. So it is a
 its own, and what it finishes meanwhile is shown to the router at its time.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from functools import partial
 from heapq import heappop, heappush

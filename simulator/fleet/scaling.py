@@ -1,7 +1,5 @@
 """The autoscaled groups of a fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The share of a fleet that one worker process has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

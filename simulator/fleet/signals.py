@@ -8,8 +8,6 @@ grows with what the router itself sends, as such a router keeps count of that; w
 `num_waiting`, `num_running` and the use of KV stay as they were, as scraped metrics do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Sequence
 
 from simpy.events import Event

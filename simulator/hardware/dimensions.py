@@ -1,7 +1,5 @@
 """A dataclass of plain values from a user's mapping, with errors that say what is allowed."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar

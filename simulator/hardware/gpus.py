@@ -18,8 +18,6 @@ The figure of each column:
 - `usd_per_hour` is a typical on-demand price of a GPU cloud, rounded: an order of magnitude, to be replaced by yours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated

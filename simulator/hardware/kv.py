@@ -7,8 +7,6 @@ all per GPU. A real server measures activations and other at start-up; here they
 server's own count is known, give it as `num_gpu_blocks`: an error of the estimate shows in the queueing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ would change parameters, KV bytes or attention in a way that `Model` cannot say 
 without such an influence are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Dimensions are those of each model's published `config.json`. The derived parame
 that the makers state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil

@@ -16,8 +16,6 @@ do files of ModelOpt (NVFP4) and compressed-tensors (int4) that leave out attent
 quantises nothing else of these either (vllm/model_executor/layers/quantization/mxfp4.py, 0.17.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 `clock_s`, the run's clock, is written to the last bit: played back, it must give the same plans.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from math import nan

@@ -1,7 +1,5 @@
 """Judges a lockstep: within its limits, not within them, or too noisy to tell."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

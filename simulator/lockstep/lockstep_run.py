@@ -5,8 +5,6 @@ long each of them really takes: the pure error of the cost model. With the devic
 a real server, and the prediction runs beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan

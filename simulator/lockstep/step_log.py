@@ -1,7 +1,5 @@
 """A log of the steps of a run: for comparing two runs of the same plans."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

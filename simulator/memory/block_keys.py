@@ -4,8 +4,6 @@ A key is made from token ids, the block hashes of a trace, a shared prefix group
 said of content, from the request itself. A prefix cache knows content by these keys alone.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Hashable
 from typing import Final, cast

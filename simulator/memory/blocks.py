@@ -4,8 +4,6 @@
 Both check, then act: an allocation that fails changes nothing.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable

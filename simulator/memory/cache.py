@@ -1,7 +1,5 @@
 """The protocol of KV memory with a prefix cache: vLLM's `PrefixCache` or `PrefixLedger`, and SGLang's `RadixCache`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Runs of KV blocks, and the queue in which those that no request uses come to be allocated anew."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 
 

@@ -1,7 +1,5 @@
 """KV memory as counts, which suffice as long as no block is shared and no device reads one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

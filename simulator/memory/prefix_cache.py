@@ -6,8 +6,6 @@ blocks last block first: uncached ones to the front, cached ones to the end. Evi
 used block, and the tail of a sequence before its head.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 

@@ -6,8 +6,6 @@ are used and come free together, and blocks with content that no other request c
 those of a preempted request, which may come back for its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 

@@ -10,8 +10,6 @@ and lost when it is retracted. A request locks the path that it uses. Unlocked p
 an allocation needs them. What is looked up is accessed, whether the request is admitted or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The block keys of the requests that a prefix cache has to do with."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

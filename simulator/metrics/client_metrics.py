@@ -1,7 +1,5 @@
 """The clients' side of a run: requests over all their attempts, and sessions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ They hold for the steady state that the run is a piece of: a run that is saturat
 wait together, so n of them say less than n independent ones would (`simulator.statistics`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np

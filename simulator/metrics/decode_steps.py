@@ -5,8 +5,6 @@ from every step of its replica that decodes at all, so that the first and the la
 between them say when its tokens came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Each replica and each group of a fleet by itself, and how evenly work is spread over them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Annotated
 

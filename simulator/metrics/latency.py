@@ -3,8 +3,6 @@
 Times: t0 arrival, tq first scheduled, t1 first token, tn last token; n output tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The longest gap between two neighbouring tokens of each request, from the steps that gave it its tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The sample that metrics are computed from: measured requests of a run or of one class, and the measured window."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

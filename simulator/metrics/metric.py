@@ -1,7 +1,5 @@
 """A metric: its key, its unit, which way is better, what values are possible, and how it is computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An SLO held against a run: for each of its targets whether it is met, and by how much it is not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

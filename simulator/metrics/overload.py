@@ -4,8 +4,6 @@
 while: the percentiles of its latencies then are those of that while.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

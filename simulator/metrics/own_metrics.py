@@ -1,7 +1,5 @@
 """Metrics of the user's own: `path.py:NAME`, a `Metric` in a file anywhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

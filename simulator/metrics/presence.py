@@ -1,7 +1,5 @@
 """How long replicas were there, where their number changes: what their GPUs cost, and how often it changed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Confidence intervals of metrics over seeds: of a mean, and of the difference between two policies paired by seed."""
 
-from __future__ import annotations
-
 from simulator.metrics.table import METRICS
 from simulator.statistics.intervals import UNBOUNDED, Interval, Values, mean_interval, paired_difference
 

@@ -1,7 +1,5 @@
 """Quantities over time, exact, and their reduction to what a plot can show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

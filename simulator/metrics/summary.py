@@ -1,7 +1,5 @@
 """The summary of a run, and of each of its classes: the values of `table.METRICS`."""
 
-from __future__ import annotations
-
 from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
 from simulator.metrics.slo import Slo

@@ -4,8 +4,6 @@ Names and definitions are those of vLLM's `bench serve`; percentiles are `numpy.
 population's. A new metric is an entry here, next to those that it is read with.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """When each token of each request came, from the steps that gave it its tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

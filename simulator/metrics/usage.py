@@ -1,7 +1,5 @@
 """The use of slots, tokens and KV blocks over a window."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Times are in seconds. The label `engine` is the replica's number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from simulator.results.records import Cause

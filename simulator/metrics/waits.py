@@ -4,8 +4,6 @@ A request waits from its arrival until it is first scheduled, and after each pre
 A request that is never scheduled waits until it is aborted or the run ends; a rejected one does not wait.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

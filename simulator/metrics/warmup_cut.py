@@ -1,7 +1,5 @@
 """The warm-up of a run: how long it takes until requests find the server as those after them do."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

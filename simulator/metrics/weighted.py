@@ -6,8 +6,6 @@ come in chunks and are read several times, so that memory does not grow with the
 floats (a radix selection) narrow down the entries that a percentile falls on, until few enough are left to sort.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The measured window: which requests count, and over which stretch of the run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import chain

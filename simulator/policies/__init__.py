@@ -6,8 +6,6 @@ rule, other files what no other policy uses. `parts/` holds what several policie
 A user's own policy is named `path/to/file.py:ClassName` and loaded the same way. There is no list to add a policy to.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping

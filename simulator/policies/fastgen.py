@@ -4,8 +4,6 @@ The rules are those of `RaggedBatchBase` in mii/batching/ragged_batching.py of D
 DeepSpeed's `max_ragged_batch_size`, 768 tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from typing import cast

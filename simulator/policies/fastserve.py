@@ -4,8 +4,6 @@ B. Wu et al., Fast Distributed Inference Serving for Large Language Models (arXi
 and the authors' `MLFQ` in fastserve/scheduler.py of LLMServe/FastServe, whose STARVE_LIMIT of 3 s is the default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile

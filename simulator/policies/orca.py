@@ -4,8 +4,6 @@ The rules are those of Algorithm 1 of the paper. It bounds a batch by its reques
 they may come to need (`n_slots`); the bound on a step's tokens is ours, so that all policies can be given the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from simulator.division import cdiv

@@ -1,7 +1,5 @@
 """Priority scheduling with preemption: a more important request displaces a less important one at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile

@@ -4,8 +4,6 @@ The rules are those of Algorithm 3 of the paper and of sarathi/core/scheduler/sa
 with a constant chunk size; lines are those of its revision 96f9911.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """vLLM's v1 scheduler with the defaults of its server; `chunked_prefill` is the same scheduler with plain ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from simulator.policies.chunked_prefill import SERVER, SYSTEM, ChunkedPrefill

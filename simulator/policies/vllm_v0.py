@@ -4,8 +4,6 @@ The rules are those of vllm/core/scheduler.py and vllm/core/block_manager.py of 
 sequence; lines are those of that release.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice

@@ -1,7 +1,5 @@
 """Waiting requests by class, in order of arrival within each; weights of classes and prices of tokens."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush

@@ -1,7 +1,5 @@
 """A queue sorted by a key of its requests that does not change while they wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists of the decoding requests in order, for policies in which a waiting request displaces running ones."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace

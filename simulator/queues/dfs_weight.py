@@ -1,7 +1,5 @@
 """Depth first through the radix tree, the subtree first in which most requests wait."""
 
-from __future__ import annotations
-
 from simulator.queues.order import OrderKind
 from simulator.queues.ranked import Ranked
 from simulator.request_state import RequestState

@@ -1,7 +1,5 @@
 """Earliest deadline first."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Weighted fair queueing by class."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated
 

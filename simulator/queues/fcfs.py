@@ -1,7 +1,5 @@
 """First come, first served."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from simulator.queues.order import OrderKind

@@ -1,7 +1,5 @@
 """By priority, with an account of what decodes."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from simulator.queues.by_key import ByKey

@@ -1,7 +1,5 @@
 """By priority, but only when told: vLLM v0's queue under its policy `priority`."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain

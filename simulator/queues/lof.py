@@ -1,7 +1,5 @@
 """Longest output first."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import merge

@@ -1,7 +1,5 @@
 """Longest prefix match."""
 
-from __future__ import annotations
-
 from simulator.queues.order import OrderKind
 from simulator.queues.ranked import Ranked
 from simulator.request_state import RequestState

@@ -3,8 +3,6 @@
 B. Wu et al., Fast Distributed Inference Serving for Large Language Models (arXiv 2305.05920).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain

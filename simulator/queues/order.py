@@ -1,7 +1,5 @@
 """A queue order: its name with parameters, as policies pass it on; and its declaration, as its file makes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """By priority."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Queues that are sorted when a plan looks at them, and stay as they were sorted: those of SGLang."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Shortest job first, by predicted output."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Virtual token counters: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

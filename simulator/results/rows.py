@@ -1,7 +1,5 @@
 """The columns of the rows and gaps of a whole run, from what its replicas have packed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import accumulate

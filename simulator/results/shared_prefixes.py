@@ -5,8 +5,6 @@ that, in their prompts or, as a conversation goes on from there, their answers. 
 share are kept. A stretch ends where some of them part.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

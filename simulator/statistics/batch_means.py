@@ -7,8 +7,6 @@ correlation of the batch means, held within 0 and 0.8 (A. Tafazzoli, J. R. Wilso
 autoregression-adjusted batch-means procedure for simulation analysis, IIE Transactions 43 (2011)).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

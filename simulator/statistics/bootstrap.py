@@ -9,8 +9,6 @@ interval is between the percentiles of what the samples give (B. Efron, R. Tibsh
 For one series `percentiles.percentile_interval` is the better choice. A difference has no ranks to lean on.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Confidence intervals over independent replications: of a mean, and of a difference paired by replication."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

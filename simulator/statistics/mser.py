@@ -6,8 +6,6 @@ simulation output, Simulation 69 (1997)), over means of five values each (K. P. 
 comparison of five steady-state truncation heuristics for simulation, WSC 2000).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -9,8 +9,6 @@ uncertain as its batch means say (R. S. Woodruff, Confidence intervals for media
 estimated from survey data, Survey Methodology 24 (1998), for the binomial with an effective number).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist

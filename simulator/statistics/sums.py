@@ -1,7 +1,5 @@
 """Sums of long columns, of which a piece is in memory at a time, as numpy would add up the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

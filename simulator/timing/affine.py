@@ -1,7 +1,5 @@
 """Seconds that lie on a line, as those of a run of decode steps do: the arithmetic that cost models share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 VECTOR_FROM = 64  # steps from which an array is faster than a list comprehension; the numbers are the same

@@ -1,7 +1,5 @@
 """Files of kernel times: JSON, gzipped or not, with a schema and a version. An error says what is wrong with one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

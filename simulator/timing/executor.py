@@ -1,7 +1,5 @@
 """The seam between deciding and doing: a step in, seconds out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Host time of a step: scheduling, preparing inputs and taking up results, as far as the GPU waits for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The linear step cost: three coefficients, from a fit or a guess."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

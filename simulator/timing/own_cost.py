@@ -1,7 +1,5 @@
 """A user's own cost model: `path.py:Class`, with `step_s(shape)` and what else it wants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path

@@ -13,8 +13,6 @@
 Each GPU of a tensor-parallel group does its part of the heads, widths and vocabulary at the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

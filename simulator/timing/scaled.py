@@ -1,7 +1,5 @@
 """Step times by a factor: to see what hangs on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Clients: they let requests arrive, leave when their patience runs out, and try again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial

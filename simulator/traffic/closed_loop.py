@@ -1,7 +1,5 @@
 """Users in a closed loop as a source: each issues its next request when its last one was answered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The requests that have arrived, in order of arrival: the workload that a run turned out to have."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from math import nan

@@ -5,8 +5,6 @@ all that has happened and than all that came before it; the rest is the run that
 `simulate_fleet` on `LiveTraffic.workload()` makes the same decisions at the same times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

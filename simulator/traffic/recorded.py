@@ -1,7 +1,5 @@
 """Requests that have come, as a workload: what a trace of them holds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import nan
 

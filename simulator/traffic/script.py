@@ -1,7 +1,5 @@
 """The rows of a workload as a source: some arrive at their own times, others follow an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where requests come from when arrivals depend on answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 

@@ -4,8 +4,6 @@
 a busy machine burdens both; each is a process of its own, whose peak memory is told too.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -10,8 +10,6 @@ llama-3.1-8b on an H200, 256 slots, linear step costs, about 512 tokens in and o
 of four classes, each of a priority of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

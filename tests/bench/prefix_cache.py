@@ -7,8 +7,6 @@ blocks. `token ids`: as the groups, answers included. With 60,000 blocks there i
 full, and its head waits for blocks. What is found in the cache is not computed, so that such runs have other steps too.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

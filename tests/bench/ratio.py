@@ -10,8 +10,6 @@ compiled-test` leaves one in build/compiled), on that too. A row is written as i
 file has are not measured again, so that the table can be made in parts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

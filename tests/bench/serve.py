@@ -6,8 +6,6 @@ Starts a server on the loopback interface, lets so many streams begin one after 
 engine's step takes `step_s`, so all streams get their tokens in one burst: the hardest case for one event loop.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

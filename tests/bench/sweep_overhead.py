@@ -6,8 +6,6 @@ What comes once is said apart. Workers are busy while they have a run in hand: t
 by what else the machine does.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """How fast workloads are drawn, in CPU seconds: figures to read (a million requests: below one)."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -3,8 +3,6 @@
 `make bench` runs them. The loop is `simulate` as a whole: arrivals, engine, records; not reading a trace or metrics.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

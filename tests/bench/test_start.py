@@ -1,7 +1,5 @@
 """The command as a process of its own, in CPU seconds: `--help`, and a thousand requests from start to run folder."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

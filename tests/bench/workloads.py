@@ -1,7 +1,5 @@
 """The workloads that speed is measured on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows that were measured with a warm cache: what reading from memory adds, and what is left as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Joint attention fitted by the GPU's schedule, from few rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows are fitted for models whose every part they hold, at the precision at which they were measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

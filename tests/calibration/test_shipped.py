@@ -1,7 +1,5 @@
 """The profiles that come with batchlab: whole, small, tested, and good at predicting a real server."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

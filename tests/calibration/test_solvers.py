@@ -1,7 +1,5 @@
 """Least squares without scipy give what scipy gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tables of kernels: the shipped ones are small, say their source, are what the builder makes; the builder's rules."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of latent attention: the shipped ones are small and say their source; the builder's rules on made rows."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import product

@@ -1,7 +1,5 @@
 """Random scenarios with a prefix cache: prompts share groups, hashes or tokens, or go on with what was said before."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace

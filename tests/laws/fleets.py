@@ -1,7 +1,5 @@
 """Random fleets for the laws: groups of unlike policies, memories and costs under every router."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Asynchronous scheduling for the naive engine, told as vLLM tells it: placeholders, and a queue of two steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from simulator.request import Request

@@ -5,8 +5,6 @@ It takes the same policies and keeps no sums, no heaps and no runs of steps, so 
 token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The queue orders written to be obvious: every look sorts everybody anew, and counters are sums over all requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """A request of the second engine (`tests.laws.naive_engine`), which keeps every token's time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import nan
 

@@ -1,7 +1,5 @@
 """Queue orders for the laws: each with random parameters, and requests that have what orders look at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

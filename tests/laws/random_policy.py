@@ -1,7 +1,5 @@
 """A policy that does anything it may: every legal kind of plan, drawn from a hash of what it sees."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A policy that reads its plans from a list: for what no sane policy would do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Aborts at any moment, in any state: nothing is lost, and fast-forward equals stepwise."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

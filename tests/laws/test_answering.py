@@ -1,7 +1,5 @@
 """Laws of traffic that answers back: nothing comes before its cause, nothing is lost, and both ways of time agree."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, isnan
 

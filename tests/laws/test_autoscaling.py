@@ -1,7 +1,5 @@
 """Laws of autoscaled fleets: both ways of time, no choice is no autoscaler, and who takes requests when."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

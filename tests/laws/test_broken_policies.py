@@ -1,7 +1,5 @@
 """Law 2: a plan that cannot be is an error that names the policy and the rule; so is a policy that gets nowhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any

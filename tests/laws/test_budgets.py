@@ -1,7 +1,5 @@
 """Law 4: a step computes at most max_num_batched_tokens tokens, for at most max_num_seqs requests."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The laws with a prefix cache: it changes what is computed, and nothing about what is counted, kept or decided how."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Hashable

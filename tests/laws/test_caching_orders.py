@@ -1,7 +1,5 @@
 """The laws with a prefix cache and a queue order that is not fcfs, together: who comes first decides what is cached."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws 5 and 7 with a prefix cache: equal inputs, equal bytes; and every instalment of a plan is pure."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Law 3: nothing happens before its cause, and the clock never goes back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Law 1: nobody and nothing is lost, made up or counted twice, across preemptions and rejections."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

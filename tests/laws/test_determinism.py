@@ -1,7 +1,5 @@
 """Law 5: equal inputs, equal bytes; in any process, whatever its hashes are seeded with."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

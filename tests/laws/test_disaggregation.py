@@ -1,7 +1,5 @@
 """Laws of prefill and decode apart: both ways of time, conservation, blocks, KV moved once, order of a request."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Orders that change with time and service, in whole runs: vtc's gap, and looking again in every step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

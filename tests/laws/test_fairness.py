@@ -1,7 +1,5 @@
 """Law 11: vtc's service gap stays within its published bound; nobody starves under aging and the boost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Law 6: jumping from change to change gives the very numbers that one event a step gives."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a plan writes as flags is read back as the same scenario, for every policy that a server has."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Laws of fleets: both ways of time, arrivals dealt ahead, indexes, one replica, conservation, stale signals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The true output length cannot be read by a policy or a router, by any path of attributes from what they are given."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

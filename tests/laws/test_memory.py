@@ -1,7 +1,5 @@
 """Law 2: every block is free or owned, after every operation, on both sides; nobody waits for what can never come."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

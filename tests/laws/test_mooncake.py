@@ -1,7 +1,5 @@
 """A real trace with block hashes through the prefix cache: what is hit follows from the hashes alone."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The engine, and a second one that walks every token of every request, tell the same story to the last bit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The laws for every policy that takes a queue order, with every order."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A policy says itself what it is, and does what it says; no other module of the product names a policy."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator

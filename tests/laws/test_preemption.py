@@ -1,7 +1,5 @@
 """All laws for every way to preempt that may be combined: policy, order, mode and victim."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Law 7: plan() is pure: asked twice it answers the same, and nothing that can be seen has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

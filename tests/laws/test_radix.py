@@ -1,7 +1,5 @@
 """The laws for SGLang's radix tree: what holds of any prefix cache, and what is known when."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable

@@ -1,7 +1,5 @@
 """Law 9: more replicas of one = one; and N replicas with the work dealt in turn are N servers apart."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Law 9: all costs and arrival times x 2 -> all times x 2, exactly; the same later is the same."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

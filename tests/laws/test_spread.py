@@ -1,7 +1,5 @@
 """A cost that asks how unequal contexts are is told so by the engine as by a walk over the batch, in every policy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Law 11: swapping moves blocks from one side to the other and loses nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

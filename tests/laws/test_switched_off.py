@@ -1,7 +1,5 @@
 """Law 9: a feature that is switched off, or has nothing to do, changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

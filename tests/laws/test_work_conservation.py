@@ -1,7 +1,5 @@
 """Law 8: while the engine rests nobody waits who could run; static batching's timeout apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ A case names a scheduler configuration and requests whose arrivals are step numb
 times in seconds with the coefficients of a linear cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 A line of such a file is a case: a configuration, requests with arrival times, a linear cost, and a record a step.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -4,8 +4,6 @@
 records hold. It decides nothing itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import count
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """vLLM's own scheduler, asked in an interpreter of its own: BATCHLAB_VLLM_PYTHON names one that has vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

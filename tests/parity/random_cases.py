@@ -1,7 +1,5 @@
 """Random scheduling cases: small, and so short of memory that most of them preempt, many of them again and again."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

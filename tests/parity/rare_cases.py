@@ -1,7 +1,5 @@
 """Cases made by hand, or cut down from random ones: what small random cases hardly meet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.parity.cases import Case

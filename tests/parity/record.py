@@ -3,8 +3,6 @@
 usage: BATCHLAB_VLLM_PYTHON=PYTHON python -m tests.parity.record FOLDER_OF_THE_ORACLE
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Cases with vLLM's own answers, kept as JSON lines: a header, then a case and its steps a line."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

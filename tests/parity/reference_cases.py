@@ -3,8 +3,6 @@
 All times are exact in binary: a step lasts `STEP_S` and `TOKEN_S` a token, and arrivals are multiples of `TOKEN_S`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field

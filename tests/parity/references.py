@@ -1,7 +1,5 @@
 """Our policies beside the references: random cases of each kind, and what of a step is compared."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The harness beside the recorded cases (../shared/oracle/engines) drives SGLang 0.5.23 on a CPU.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from bisect import bisect

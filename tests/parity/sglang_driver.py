@@ -10,8 +10,6 @@ harness gives those of an answer, and of a prompt of which nothing is said, to t
 before their `max_tokens` end with the same stop token there; those of which nothing is said end here with their own.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

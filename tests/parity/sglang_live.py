@@ -1,7 +1,5 @@
 """SGLang's own scheduler, asked in an interpreter of its own: BATCHLAB_SGLANG_PYTHON names one that has SGLang."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Every coefficient of the cost and every arrival is a multiple of a power of two,
 none of the two sides sees an arrival a step before the other.
 """
 
-from __future__ import annotations
-
 import runpy
 from functools import cache
 from typing import Any

@@ -7,8 +7,6 @@ cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp; the loops are `_executor_loop
 py_executor.py. Nothing is shared with `simulator`: it is what the policy is held against.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ shared/oracle/engines says how to fill it. BATCHLAB_PARITY_CASES says how many l
 BATCHLAB_PARITY_FIRST the seed of the first.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What vLLM's own code decided once about its features: ours is the same, and each rule is needed for it."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import json

@@ -3,8 +3,6 @@
 BATCHLAB_PARITY_CASES says how many of each kind; the first are always the same.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

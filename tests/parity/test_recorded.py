@@ -1,7 +1,5 @@
 """What vLLM's own scheduler answered once: our decisions are the same, step by step, however they are computed."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

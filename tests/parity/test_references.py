@@ -4,8 +4,6 @@ Every decision of every step is the same. `BATCHLAB_PARITY_CASES` says how many 
 takes.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -5,8 +5,6 @@ new ones from the scheduler itself, need `-m slow` and an environment with SGLan
 python, BATCHLAB_PARITY_CASES how many cases of each kind, and BATCHLAB_PARITY_FIRST the seed of the first.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from itertools import islice

@@ -5,8 +5,6 @@ minutes without it, which take SGLang's scheduler some minutes). Arrivals and th
 of powers of two, so that times are exact on both sides: no rounding decides which step sees an arrival.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Ten minutes of a real chat trace through vLLM's own scheduler and ours, with a cost, short of memory."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -6,8 +6,6 @@ Lines are those of the revision that the policy cites. Nothing is shared with `s
 held against.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any

@@ -10,8 +10,6 @@ The harness ends every answer at its `max_tokens`. Here a request may have large
 last token is then a stop token, as when a model ends its answer by itself.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

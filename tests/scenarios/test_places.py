@@ -1,7 +1,5 @@
 """Paths that name a place by a variable."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters read from their declarations: limits, words, defaults, descriptions; and what breaks them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """A whole run: what goes in, what comes out, and at which instant."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ metrics (`simulated`). Every interval is made with and without the warm-up that 
 without an upper end is one that says that the run is too short; it holds the answer if its lower end does.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every random number comes from a fixed seed: a test here passes or fails, always
 independent replications.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Iterator

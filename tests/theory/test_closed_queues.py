@@ -4,8 +4,6 @@ The interactive response time law holds exactly on every recorded run; throughpu
 (closed M/M/1 and M/M/c) within the confidence interval.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A 95 % interval holds the answer of a known queue in 95 of 100 runs; over 200 runs, in 92 to 98 % of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.theory.coverage import REPLICATIONS, Case, fast_cases, simulated_cases

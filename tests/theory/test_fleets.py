@@ -3,8 +3,6 @@
 All servers are exponential with a mean service of one second, arrivals are Poisson with `load` a second and server.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

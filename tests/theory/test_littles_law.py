@@ -1,7 +1,5 @@
 """Law 10: Little's law, exactly, on what was recorded: steps on one side, requests on the other."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 
 import numpy as np

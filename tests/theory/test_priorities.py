@@ -1,7 +1,5 @@
 """Law 10 for two classes: who matters more waits as if the others were hardly there (A. Cobham, 1954, and others)."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Law 10 for many slots: where a token costs the same in any company, the batch is a shared processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

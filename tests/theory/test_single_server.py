@@ -1,7 +1,5 @@
 """Law 10: with one slot every policy is a first-come-first-served server, and queueing theory knows its waits."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The page of definitions, and the table of docs/metrics.md that is written from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from docs.writers.definitions import markdown

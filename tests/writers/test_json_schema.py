@@ -1,7 +1,5 @@
 """The JSON Schema of a scenario and the page of all keys: up to date, complete, and of one mind with `load`."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

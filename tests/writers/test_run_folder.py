@@ -1,7 +1,5 @@
 """docs/run-folder.md: every file and column that is written is told, and nothing else is."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The page of policies: it says what the code says, and every policy has its place on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@
 over steps of prompt chunks of 64 tokens and more beside decodes of 1,000 to 400,000 keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

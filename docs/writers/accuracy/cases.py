@@ -1,7 +1,5 @@
 """The cases whose truth is known: what the server measured, what we simulate, what others published."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

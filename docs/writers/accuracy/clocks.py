@@ -5,8 +5,6 @@ at its rated boost clock. LLMServingSim's tables hold steps of equal decodes twi
 longest of a pair in skew.csv: a change of the clock in between shows in kernels that compute, not in those that read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

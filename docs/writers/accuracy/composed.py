@@ -4,8 +4,6 @@ From the tables go the heads that the model has on a GPU and the widths of its p
 table): what is left is other models. Both then price the same steps, without any host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """docs/accuracy.md: every profile with its errors, every case with a server's truth, and what is not modelled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How far each input moves an answer, as a figure: a panel a case, a line an input, three marks a line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes

@@ -12,8 +12,6 @@ samples needs more than 70 % of its time. Above 100 % the figures contradict eac
 computed (found in a cache, say, of which a row says nothing) or came in many small chunks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Which inputs move the answer, and by how much: a scenario run again with one input changed at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ time to first token, which is not compared. What a server adds to each step beyo
 and a share for each request of the step; they are fitted to the runs of low concurrency alone.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The part of accuracy.md about tables: what they hold, how well it is predicted, and models they had not seen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

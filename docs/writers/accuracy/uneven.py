@@ -6,8 +6,6 @@ key that the card's own decodes have. Its two numbers are fitted: `least` to dec
 prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A claim: what is said, in the head of its scenario; what we measure of it, and what is so, in code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Claims 10, 11, 12 and 14: which requests wait, and how long."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

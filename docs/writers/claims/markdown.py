@@ -1,7 +1,5 @@
 """Parts of a written page: tables, texts with figures in them, what was expected and what came out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Claims 8 and 9: what KV cache takes, and what moving it costs."""
 
-from __future__ import annotations
-
 from docs.writers.claims.claim import Claim, ClaimResult, Table
 from docs.writers.claims.runs import figure, largest_batch, run
 from scenarios.runs.result import Result

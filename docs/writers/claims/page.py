@@ -1,7 +1,5 @@
 """The page of claims, written from the scenarios and their runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

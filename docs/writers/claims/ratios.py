@@ -1,7 +1,5 @@
 """Claims 5 and 6: how many times faster continuous batching is than static batching."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Running a claim's scenario in many ways, and what is measured of a run beside its summary."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

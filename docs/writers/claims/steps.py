@@ -1,7 +1,5 @@
 """Claims 1, 2, 3 and 7: a handful of requests, whose steps can be counted by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Claims 4, 13 and 15: what else changes with the policy, and how much of a ratio of systems is scheduling."""
 
-from __future__ import annotations
-
 from docs.writers.claims.claim import Claim, ClaimResult, Table
 from docs.writers.claims.runs import (
     bandwidth_utilisation,

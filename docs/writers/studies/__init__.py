@@ -4,8 +4,6 @@ study       a study and its page; the page's parts are those of the page of clai
 NAME.py     a study: the constant `STUDY`, of the scenario `study-NAME`. Nothing registers it.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from pathlib import Path

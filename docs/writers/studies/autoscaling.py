@@ -1,7 +1,5 @@
 """Autoscaling through a spike: what it saves, and what the start-up time of a replica costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prefill and decode apart against together, at equal GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean
 

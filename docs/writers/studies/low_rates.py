@@ -1,7 +1,5 @@
 """Static against continuous batching below 10 requests per second."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Lines over one quantity, in panels side by side: the picture of a study."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, sqrt
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Prefix affinity against round robin and least loaded on the conversations of Mooncake."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

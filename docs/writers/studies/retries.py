@@ -1,7 +1,5 @@
 """Retries that keep an overload alive after its cause is gone, and what a limit on the queue does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A study: a question, the runs that answer it, the text of its page and its picture."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

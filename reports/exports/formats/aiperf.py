@@ -6,8 +6,6 @@ src/aiperf/common/models/export_models.py). Times are nanoseconds since 1970 the
 AIPerf's "inter token latency" is our tpot, its "inter chunk latency" our gaps.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

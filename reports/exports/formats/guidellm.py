@@ -5,8 +5,6 @@ src/guidellm/data/deserializers/trace_synthetic.py). What clients sent, at the t
 an answer stand in it too, with the length that they were allowed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

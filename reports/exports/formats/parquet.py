@@ -1,7 +1,5 @@
 """The run's tables as parquet: the columns of the CSV files, with their types; what is not there is null."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

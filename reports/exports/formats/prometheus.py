@@ -3,8 +3,6 @@
 What `batchlab serve` shows as it goes, once, of a finished run: no sample tells when it was made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

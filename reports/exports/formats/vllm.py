@@ -6,8 +6,6 @@ no date: `date` is that of second 0. `request_rate` and `burstiness` (1 / CV² o
 the requests that came. Figures over requests are those of summary.json.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

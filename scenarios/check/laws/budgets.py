@@ -1,7 +1,5 @@
 """The budgets of a step: slots and tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.check.experiment import Breach, Experiment

@@ -1,7 +1,5 @@
 """Causality: nothing happens before its cause, in the records or in what a policy knows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

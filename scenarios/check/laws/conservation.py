@@ -1,7 +1,5 @@
 """Conservation: no request, token or block is lost, made up or counted twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

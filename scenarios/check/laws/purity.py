@@ -1,7 +1,5 @@
 """plan() is pure: the same view gives the same plan, and nothing changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass

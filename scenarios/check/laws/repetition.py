@@ -1,7 +1,5 @@
 """Repetition: a run repeated, and a run with one event a step, give the same records."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 from scenarios.check.experiment import Breach, Experiment

@@ -1,7 +1,5 @@
 """Service: every request is served, equals in the order of their arrival, and no engine rests while one waits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

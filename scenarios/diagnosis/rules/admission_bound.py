@@ -1,7 +1,5 @@
 """Low occupancy: slots run out, or the policy admits nobody, while memory is free and a larger batch would pay."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.assembly.engine_policy import is_default

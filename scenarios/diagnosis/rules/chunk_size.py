@@ -1,7 +1,5 @@
 """The token budget of a step: too small to compute prompts in time, or so large that answers halt."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.assembly.engine_policy import with_chunks

@@ -1,7 +1,5 @@
 """Low occupancy: too little comes for the hardware."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

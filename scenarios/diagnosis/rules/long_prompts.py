@@ -1,7 +1,5 @@
 """Short requests wait behind the prompts of long ones."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.assembly.engine_policy import with_chunks

@@ -1,7 +1,5 @@
 """Low occupancy: the KV cache is full long before the slots are, or the batch would pay."""
 
-from __future__ import annotations
-
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import count

@@ -1,7 +1,5 @@
 """Padding: tokens and slots computed for nothing while requests wait."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

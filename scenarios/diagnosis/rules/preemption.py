@@ -1,7 +1,5 @@
 """Running requests are preempted again and again."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

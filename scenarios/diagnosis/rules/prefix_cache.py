@@ -1,7 +1,5 @@
 """Prompts that were computed before are computed again: the cache is off, cold, or too small."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 
 import numpy as np

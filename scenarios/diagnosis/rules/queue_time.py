@@ -1,7 +1,5 @@
 """Requests wait longer than the SLO allows because the load is above the capacity, or too near to it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

@@ -1,7 +1,5 @@
 """Requests wait at one replica while another has room."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

@@ -1,7 +1,5 @@
 """Tokens come more slowly than the SLO allows, though nothing interrupts them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.assembly.engine_policy import with_chunks

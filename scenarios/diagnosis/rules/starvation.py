@@ -1,7 +1,5 @@
 """Some requests are passed over by others that came later."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

@@ -1,7 +1,5 @@
 """More came for a while than could be begun."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence

@@ -1,7 +1,5 @@
 """Formats of server logs, a file each: a module of this folder holds one as its constant `FORMAT`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

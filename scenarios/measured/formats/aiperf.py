@@ -6,8 +6,6 @@ Records of a phase other than `profiling` are left out, and those cancelled or w
 ai-dynamo/aiperf/docs/tutorials/working-with-profile-exports.md.
 """
 
-from __future__ import annotations
-
 from scenarios.measured.log_format import LogFile, LogFormat, Summary
 from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
 

@@ -7,8 +7,6 @@ keeps a random sample unless it is told to keep all (`--sample-requests`). Older
 and end_time. Times are the client's. (vllm-project/guidellm, src/guidellm/schemas/request_stats.py.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ between a request's queued_ts and its arrival_time is taken for the distance of 
 engine idle. `queued_ts` itself is no arrival: a busy engine takes a request off its socket after the step.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scenarios.measured.log_format import LogFile, LogFormat

@@ -4,8 +4,6 @@ Columns `request id, input, output, arrival, end_time, latency, queuing_delay, T
 in the order in which requests ended, sorted here by their id.
 """
 
-from __future__ import annotations
-
 from scenarios.measured.log_format import LogFile, LogFormat
 from scenarios.measured.measured_run import MeasuredRun, Served, assemble
 

@@ -5,8 +5,6 @@ clock that only runs forward), later `latencies` (s). Failed requests have an er
 client's. (vLLM 0.33.0, vllm/benchmarks/serve.py.) Without start_times there are latencies but no arrivals.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -4,8 +4,6 @@ A column is a numpy array (int64 or float64) or a list of strings. Floats are wr
 back as the same float; NaN is an empty field. The same columns in the same order make the same bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import sys

@@ -8,8 +8,6 @@ Equal command lines have equal names, different ones different names: what does 
 by dashes and told apart by a hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

@@ -9,8 +9,6 @@
    Files that batchlab did not write stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of a run: their columns, each with unit and meaning, and the way back to records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Read run folders: the `Records` that were written, to the last bit."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import gzip

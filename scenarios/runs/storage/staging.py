@@ -4,8 +4,6 @@ Files are made in a hidden folder inside the target and moved to their places at
 Ctrl-C held back for those few milliseconds. If anything goes wrong before, the target looks as it did.
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Users that wait for their answers: arrivals that depend on the server, so none are drawn beforehand."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from annotated_types import Unit, doc

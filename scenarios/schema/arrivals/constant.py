@@ -1,7 +1,5 @@
 """Arrivals at equal distances."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Gaps of a gamma distribution."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

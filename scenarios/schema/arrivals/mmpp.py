@@ -1,7 +1,5 @@
 """The Markov-modulated Poisson process: a Poisson process whose rate jumps between states."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,5 @@
 """A Poisson process that pauses."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,5 @@
 """The Poisson process."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from annotated_types import doc

@@ -3,8 +3,6 @@
 The config of a kind has `kind`, its other keys, and `build(scenario)`, which makes the cost model of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

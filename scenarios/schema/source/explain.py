@@ -1,7 +1,5 @@
 """pydantic's validation errors in the words of the YAML: where, what is allowed, what was meant."""
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Mapping, Sequence, Sized

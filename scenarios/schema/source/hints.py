@@ -1,7 +1,5 @@
 """Hints for a wrong word: the nearest known one, the same quantity in another unit, the place of the key."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence

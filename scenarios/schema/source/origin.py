@@ -1,7 +1,5 @@
 """The place of each value of a scenario: an error found later still names file, line and column."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`--set a.b=VALUE`: values of a scenario replaced before anything is checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

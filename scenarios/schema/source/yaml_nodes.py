@@ -4,8 +4,6 @@ PyYAML's own composer overflows the C stack at deep nesting and follows YAML 1.1
 or aliases, places a duplicate key at its mapping, and takes about eight times as long.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ only `true` and `false` are booleans. Duplicate keys, tags beyond the core ones,
 `MAX_DEPTH` are errors. Anchors, aliases and merge keys (`<<`) work.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The load of a trace over time."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

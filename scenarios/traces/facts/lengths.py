@@ -1,7 +1,5 @@
 """Token counts of a trace: their distribution and tail, and how input and output go together."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Trace formats, a file each: a module of this folder holds one as its constant `FORMAT`. Nothing registers it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -5,8 +5,6 @@ answer at once. Prompts may stand as `text_input` or `messages` in place of `inp
 estimated. (AIPerf, "Trace Replay with Mooncake Traces")
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat

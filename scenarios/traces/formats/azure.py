@@ -4,8 +4,6 @@ The years differ in how they write a date-time: 7 fractional digits and no offse
 "T", 3 digits and "Z". Widths may mix within a file.
 """
 
-from __future__ import annotations
-
 from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
 from scenarios.traces.rows import Row, csv_fields, tokens

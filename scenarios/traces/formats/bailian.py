@@ -6,8 +6,6 @@ Finding the root takes an entry for every chat of the file, some 250 bytes each.
 thinking) is the class.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat

@@ -5,8 +5,6 @@ not a span. `last_chunk_time_us` says when an answer ended. The SLO class is the
 none. (github.com/inference-sim/inference-sim, sim/workload/tracev2.go)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

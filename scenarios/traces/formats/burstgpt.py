@@ -4,8 +4,6 @@ The third release adds Session ID and Elapsed time, the duration of the whole an
 and the next request of its session is known. The Model is the class. Total tokens is derived, and not read.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat

@@ -4,8 +4,6 @@ The keys alone do not tell it from a Mooncake trace without hashes, so the times
 whole numbers in steps of `MS_STEP` and more are milliseconds, anything else is refused.
 """
 
-from __future__ import annotations
-
 from scenarios.traces.format import Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.formats.mooncake import LENGTHS, MS_STEP, given_unit, open_as, sampled_stamps, usual_step
 from simulator.errors import InputError

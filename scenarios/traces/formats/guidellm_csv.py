@@ -3,8 +3,6 @@
 The unit of the timestamps is told as in its JSON Lines (`scenarios.traces.formats.guidellm`).
 """
 
-from __future__ import annotations
-
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats.guidellm import stamps_unit
 from scenarios.traces.formats.mooncake import LENGTHS

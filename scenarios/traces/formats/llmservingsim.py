@@ -8,8 +8,6 @@ tokens up to and including that block. A row of JSON may hold a session instead:
 `tool_duration_ns` stands with the call that asked for it. Both kinds may mix in a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

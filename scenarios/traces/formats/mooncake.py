@@ -4,8 +4,6 @@
 and including that block. GuideLLM's trace_synthetic has the same keys without hash_ids, and seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median

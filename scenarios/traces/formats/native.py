@@ -9,8 +9,6 @@ with `after_request_id` follows the answer to that request, `delay_s` (0 unless 
 where an open replay puts it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain

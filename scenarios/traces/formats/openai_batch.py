@@ -5,8 +5,6 @@ in the file. They are taken to run to their cap, which is the most work that the
 estimated from their characters. The model is the class.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat

@@ -6,8 +6,6 @@ share. Requests that did not finish are left out and counted: how long their ans
 table.
 """
 
-from __future__ import annotations
-
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats.native import OPTIONAL, seconds
 from scenarios.traces.rows import Row, RowError, csv_fields, tokens

@@ -4,8 +4,6 @@
 Rows of image statistics have no output_length: see `zero_output`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat

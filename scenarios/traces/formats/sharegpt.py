@@ -4,8 +4,6 @@ As in vLLM's benchmark, a conversation is one request: its first human turn is t
 output length. Conversations without both are set aside. Tokens are estimated from characters.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

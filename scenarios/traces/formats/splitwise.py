@@ -3,8 +3,6 @@
 `request_type` 2 is a request to a language model; `batch_size` is 1 throughout. Applications other than 0 are classes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat

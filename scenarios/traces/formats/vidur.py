@@ -1,7 +1,5 @@
 """Vidur's traces: CSV with arrived_at in seconds, num_prefill_tokens, num_decode_tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat

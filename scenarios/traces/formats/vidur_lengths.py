@@ -1,7 +1,5 @@
 """Vidur's tables of lengths: num_prefill_tokens and num_decode_tokens without arrival times."""
 
-from __future__ import annotations
-
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats.vidur import DERIVED, LENGTHS
 from scenarios.traces.rows import Row, csv_fields, tokens

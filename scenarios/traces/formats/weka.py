@@ -7,8 +7,6 @@ left out, and count within the conversation unless `hash_id_scope` is global. `a
 `think_time` the time before the request; calls of subagents are set aside. (github.com/callanjfox/kv-cache-tester)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

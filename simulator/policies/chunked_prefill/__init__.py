@@ -4,8 +4,6 @@ The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py: 
 `max_num_batched_tokens` first to the running requests in order of admission, then to the head of the queue.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 

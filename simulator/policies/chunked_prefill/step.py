@@ -4,8 +4,6 @@
 nothing lacks room, which is nearly every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 

@@ -1,7 +1,5 @@
 """Continuous batching in its plain form: whole prompts first, in batches of their own, then all requests decode."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from simulator.parameters import check_parameters

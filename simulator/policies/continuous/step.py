@@ -1,7 +1,5 @@
 """Whole prompts first, in batches of their own; then all requests decode."""
 
-from __future__ import annotations
-
 from simulator.division import cdiv
 from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan

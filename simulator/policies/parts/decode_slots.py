@@ -5,8 +5,6 @@ decode: `can_append_slots` in vllm/core/block_manager.py:232 (0.6.6) counts the 
 sarathi/core/block_space_manager/base_block_space_manager.py:94 asks whether any block is free.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter

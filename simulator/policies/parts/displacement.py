@@ -1,7 +1,5 @@
 """Which running requests give way to waiting ones, without a walk over the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from heapq import merge
 

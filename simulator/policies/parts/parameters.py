@@ -1,7 +1,5 @@
 """Parameters that many policies have. One that a single policy has stands on that policy."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import doc

@@ -1,7 +1,5 @@
 """A step plan under construction, for policies in which more important requests displace less important ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from simulator.division import cdiv

@@ -1,7 +1,5 @@
 """Plans and chunks made without their constructors, which take three times as long. A test holds them to be equal."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View

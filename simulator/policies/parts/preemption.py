@@ -1,7 +1,5 @@
 """How a victim leaves: to be computed again, to the host, or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Literal
 

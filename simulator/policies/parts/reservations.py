@@ -1,7 +1,5 @@
 """KV memory that a request must find free in order to enter, and the requests that can never find it."""
 
-from __future__ import annotations
-
 from simulator.division import cdiv
 from simulator.request import RequestView
 

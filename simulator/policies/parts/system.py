@@ -1,7 +1,5 @@
 """A row of the page of systems: one serving system's batching policy in a few words a question."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,8 +4,6 @@ Flags and defaults are those of vLLM 0.33, vllm/engine/arg_utils.py and vllm/con
 own take these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

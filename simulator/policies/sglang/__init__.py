@@ -4,8 +4,6 @@ The rules are those of `Scheduler.get_next_batch_to_run` in python/sglang/srt/ma
 in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py. Line numbers are of SGLang 0.5.23.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 

@@ -4,8 +4,6 @@
 loop of `_get_new_batch_prefill_raw` in managers/scheduler.py (SGLang 0.5.23). Line numbers are those of that release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from operator import itemgetter

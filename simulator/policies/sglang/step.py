@@ -4,8 +4,6 @@
 `ScheduleBatch.retract_decode` in schedule_batch.py. Line numbers without a file are those of scheduler.py.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from simulator.plan import Holds, Preemption, StepPlan, View

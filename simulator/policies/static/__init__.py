@@ -1,7 +1,5 @@
 """Static batching: a batch runs until its longest request has finished; only then does the next one form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Batches that form, run and end as a whole: static batching."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Final
 

@@ -6,8 +6,6 @@ microBatchScheduler.cpp in cpp/tensorrt_llm/batch_manager), for requests of one 
 memory to requests, the second gives the tokens of a step to those that have memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The command line of TensorRT-LLM (tensorrt_llm/commands/serve.py), and its file of options (llmapi/llm_args.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

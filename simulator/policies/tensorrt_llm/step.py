@@ -4,8 +4,6 @@ Both are in tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py (revision 002f
 `_pause` its `MaxUtilizationPolicy`; `_chunks` is the second, and the functions below it deal the tokens out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, islice
 from operator import attrgetter

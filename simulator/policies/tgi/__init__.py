@@ -5,8 +5,6 @@ The rules are those of `batching_task` in backends/v3/src/backend.rs and of `Sta
 `generate_token` of server/text_generation_server/models/flash_causal_lm.py lets them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 

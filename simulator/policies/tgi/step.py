@@ -3,8 +3,6 @@
 Files are those of backends/v3/src (TGI 3). `_next_batch` is `State::next_batch` in queue.rs, with block_allocator.rs.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple, cast
 
 from numpy import float32

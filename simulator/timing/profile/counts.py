@@ -4,8 +4,6 @@ Several prompt chunks of a step are looked up as one: of all their tokens, behin
 many (query, key) pairs. Where they visit fewer than a fresh prompt of that length, only the physics can know it.
 """
 
-from __future__ import annotations
-
 from math import inf, log2
 
 TILE = 128  # query rows of a tile of the prefill kernels (FlashAttention 2 and 3 with heads of 128)

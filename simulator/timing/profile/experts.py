@@ -1,7 +1,5 @@
 """The experts of a mixture: their cost depends on the tokens, and on how many experts these activate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention in a step with prompt chunks: functions alone, so that they can be compiled (setup.py)."""
 
-from __future__ import annotations
-
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.counts import decode_counts, prompt_counts, windowed_pairs
 from simulator.timing.profile.step import Attention, JointTable, PrefillTable

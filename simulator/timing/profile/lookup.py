@@ -1,7 +1,5 @@
 """Lookups in the tables of a profile, one place at a time: plain classes, so that they can be compiled (setup.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import truediv
 from typing import Any

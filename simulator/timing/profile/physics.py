@@ -6,8 +6,6 @@ All coefficients are at least 0, so a step that does more never takes less. Feat
 coefficient is microseconds for one of them. With p = 1 resources are used one after another, with a large p at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """Seconds of steps by a profile: a plain class, so that it can be compiled (setup.py)."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 
 from simulator.timing.cost import StepShape

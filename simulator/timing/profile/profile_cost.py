@@ -7,8 +7,6 @@ A step of decodes alone takes its attention from a row that is worked out once f
 lines over the mean context, so that a run of steps is a few arithmetic progressions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Version 1. Times in microseconds unless a name says otherwise; `layer` tables co
 step. Corrections are log(measured / physics) x 10^4, rounded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise

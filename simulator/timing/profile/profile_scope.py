@@ -5,8 +5,6 @@ its kernels (`dtype`, `kv_dtype`). Anything else is refused in words: kernels of
 of another GPU say nothing of those asked for, and a part that was not measured would cost nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

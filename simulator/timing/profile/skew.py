@@ -9,8 +9,6 @@ variance / (longest - mean)^2 = s / (1 - s). Both are exact in integers and do n
 so the extra is the same, to the bit, in every step of a run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from simulator.timing.cost import StepShape

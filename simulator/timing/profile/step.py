@@ -1,7 +1,5 @@
 """Tables of a layer's attention kernels, and how their times add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf

@@ -1,7 +1,5 @@
 """Tables of kernel times: `Curve` over one count, `Surface` over several, as physics times a measured correction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log

@@ -1,7 +1,5 @@
 """Assumed times of what tables of kernels lack: element-wise operators, the sampler, links."""
 
-from __future__ import annotations
-
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Curve

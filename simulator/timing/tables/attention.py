@@ -10,8 +10,6 @@
   of a window of 128 up to 31 %. So `SHORTEST_WINDOW` is the least that is estimated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log

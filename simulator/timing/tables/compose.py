@@ -4,8 +4,6 @@ What the tables lack is refused by name, never left out: a part that is not ther
 its times were come by (`PartSource`): measured at that size, interpolated, extrapolated, estimated or assumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any

@@ -11,8 +11,6 @@ to GB300, and for an fp8 cache where FlashAttention 2 would have to read it: pro
 a kernel of its own (vllm/v1/attention/backends/flashinfer.py).
 """
 
-from __future__ import annotations
-
 PACKED = ("h100", "h200", "h20")  # GPUs on which vLLM computes attention with FlashAttention 3
 APART = ("b200", "b300", "gb200", "gb300")  # GPUs on which it does so with FlashInfer
 POWER = 0.48

@@ -17,8 +17,6 @@ FlashAttention 3 splits a sequence that has more than 1.1 times a multiprocessor
 (prepare_varlen_num_blocks in hopper/flash_prepare_scheduler.cu): there nothing is added.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass

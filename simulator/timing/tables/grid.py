@@ -1,7 +1,5 @@
 """Tables with holes: what is not known takes the mean of its neighbours, from the edges of the known inwards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

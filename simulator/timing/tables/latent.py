@@ -12,8 +12,6 @@
   modules' times are added, without what both have whatever they do, launches and the reading of weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

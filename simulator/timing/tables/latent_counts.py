@@ -1,7 +1,5 @@
 """Least work of multi-head latent attention: its products, and the least time that a GPU can take for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -12,8 +12,6 @@ heads of one GPU. `us` is 10^3 x log(microseconds), rounded, the last axis faste
 The features of the physics are those of `simulator.timing.profile.counts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

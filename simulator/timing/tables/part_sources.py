@@ -1,7 +1,5 @@
 """How the times of a step's parts were come by: what is told of a profile beside its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

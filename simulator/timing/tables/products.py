@@ -1,7 +1,5 @@
 """Matrix products of any size from a surface over (m, n, k), and those that a transformer's layer consists of."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache

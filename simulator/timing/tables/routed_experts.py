@@ -14,8 +14,6 @@ A cell that was not measured has the physics of its counts, times the mean corre
 an expert has as many tokens: tiles are filled alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

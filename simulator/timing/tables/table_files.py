@@ -1,7 +1,5 @@
 """Fields that all tables of kernel times have, numbers as their files hold them, and the nearest version."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

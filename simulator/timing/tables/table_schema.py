@@ -13,8 +13,6 @@ Heads are query heads / KV heads of one GPU. `correction` is 10^3 x log(measured
 features of the physics are those of `products` and `attention`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

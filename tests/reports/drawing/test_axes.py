@@ -1,7 +1,5 @@
 """Axes that show the tail, curves that lie on each other, and one run that does not flatten the others."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Values that can be pointed at: where they stand, whose they are, and what a page carries of them."""
 
-from __future__ import annotations
-
 import json
 import re
 

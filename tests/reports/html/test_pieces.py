@@ -1,7 +1,5 @@
 """What a page lets a file do: nothing. And what its script is given to draw."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

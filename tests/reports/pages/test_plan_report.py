@@ -1,7 +1,5 @@
 """The page of a plan: its limits in words, and a map where two settings vary."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pictures and page of a comparison with a server's log, from numbers alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

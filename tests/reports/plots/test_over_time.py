@@ -1,7 +1,5 @@
 """Pictures of what only some runs have: KV by request, waits by class, prefix hits, replicas side by side."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path

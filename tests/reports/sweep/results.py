@@ -1,7 +1,5 @@
 """Sweeps written out by hand, for the tests of their report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any

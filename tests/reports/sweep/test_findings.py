@@ -1,7 +1,5 @@
 """Knees, fronts and best points, against what they are by hand."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Goodput against the rate, latency against throughput, cost against nines of the SLO; lines told apart in order."""
 
-from __future__ import annotations
-
 from reports.sweep.front import front_pictures
 from reports.sweep.lines import lines_over_load
 from reports.sweep.load import goodput_picture, throughput_picture

@@ -1,7 +1,5 @@
 """The page and the pictures of a sweep: what is there, what failed, and the same bytes each time."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of a report that says how a step's time was come by."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import scenarios

@@ -1,7 +1,5 @@
 """Differences between runs: paired by seed, or by the requests of one run each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

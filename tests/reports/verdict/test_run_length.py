@@ -1,7 +1,5 @@
 """Whether a run is long enough for its percentiles, in the table and in words."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

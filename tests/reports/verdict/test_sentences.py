@@ -1,7 +1,5 @@
 """The verdict on synthetic summaries: each sentence where it belongs, and nowhere else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

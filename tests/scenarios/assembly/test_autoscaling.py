@@ -1,7 +1,5 @@
 """Autoscaling in scenarios: what a run says of it, its files, what it costs, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prefill and decode apart in scenarios: what a run says of it, its files, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

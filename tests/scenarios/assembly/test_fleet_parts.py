@@ -1,7 +1,5 @@
 """Fleets and routers of a scenario: what a group takes, what is refused and where, what a run says."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Predicted output lengths: right, noisy, by class, none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Queue orders in a scenario: which keys belong to which, and what a policy is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies with one defect each: what `batchlab check policy` has to find, and by which law."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import dataclass, field

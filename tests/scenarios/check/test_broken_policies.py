@@ -1,7 +1,5 @@
 """Each broken policy is found by the right law, with a counterexample of a few requests."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from pathlib import Path

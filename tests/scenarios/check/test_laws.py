@@ -1,7 +1,5 @@
 """Laws that no policy breaks while the engine is right: runs that were tampered with, and an engine that is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace

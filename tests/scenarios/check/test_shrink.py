@@ -1,7 +1,5 @@
 """Shrinking: what is left is what the breach needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scenarios.check.random_case import Cost, RandomCase, RandomRequest, as_yaml

@@ -1,7 +1,5 @@
 """The command line as a user meets it: what it prints, what it writes, how fast it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

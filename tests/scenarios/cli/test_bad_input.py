@@ -1,7 +1,5 @@
 """Bad input through the command itself: exit code 2, a message that helps, no traceback, nothing half-written."""
 
-from __future__ import annotations
-
 import signal
 import textwrap
 import time

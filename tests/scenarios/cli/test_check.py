@@ -1,7 +1,5 @@
 """`batchlab check policy`: its table, the counterexample on disk, exit codes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

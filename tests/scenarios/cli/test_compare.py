@@ -1,7 +1,5 @@
 """`batchlab compare`, and `report` over what it wrote."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

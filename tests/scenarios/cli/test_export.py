@@ -1,7 +1,5 @@
 """`batchlab export`: what each tool's own reader finds in what was written."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Each file that `batchlab new` writes runs at once, by the command that it prints."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

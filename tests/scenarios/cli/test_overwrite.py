@@ -1,7 +1,5 @@
 """Every verb and the results that are there already: nothing is replaced unless --overwrite says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`batchlab sweep`: the commands of its page, its report, and the same bytes however it ran."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The command in a real terminal (a pseudo one), and in a pipe."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`batchlab validate`: what it prints, what it writes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 usage: PYTHON vllm_bench_fields.py RESULT.json
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

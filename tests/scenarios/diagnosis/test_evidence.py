@@ -1,7 +1,5 @@
 """What rules are made of: stretches of time, late requests, what was passed over, what was seen before."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

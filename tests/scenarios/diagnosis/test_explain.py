@@ -1,7 +1,5 @@
 """`batchlab explain`, and the diagnosis that `run`, `compare` and reports show."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

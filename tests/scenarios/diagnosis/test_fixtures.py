@@ -1,7 +1,5 @@
 """Scenarios broken on purpose, healthy ones, and ones that no remedy helps: what diagnosis says of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What rules and advice know of a policy: what it says of itself, as it is configured."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

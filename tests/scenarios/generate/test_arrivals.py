@@ -1,7 +1,5 @@
 """Every arrival process against its own theory: rates, gaps, counts. Seeds are fixed, tolerances are sampling error."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Classes merged into one workload: what is shared, what is independent, what never moves."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every length distribution against its own theory, and the normal distribution against scipy's."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`workload.arrival: {rate: R}` over classes that have arrivals of their own: one factor, and the mean asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The presets against the figures that they are made from, and against the rows of the traces where these are here."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sessions, closed loops and clients as they are drawn: what is whose, and that nobody moves another's draws."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

@@ -6,8 +6,6 @@ what a mistake would make of it. Seeds are fixed. There are some 100 intervals; 
 seeds would miss a value by chance.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a copula, a prefix, a preset or a shape moves, and what it leaves as it was: streams by class and purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

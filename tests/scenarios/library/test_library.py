@@ -1,7 +1,5 @@
 """The shipped scenarios: they load, they say what they are for, and they show what they say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """The shipped scenarios that read measurements from outside: what to set without them, and what the servers were."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

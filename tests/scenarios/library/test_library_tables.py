@@ -1,7 +1,5 @@
 """The shipped scenarios that are composed of tables: one for each precision and feature that tables carry."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Logs of real servers: each tool's layout by hand, how it is recognised, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

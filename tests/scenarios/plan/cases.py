@@ -1,7 +1,5 @@
 """Small scenarios with a known answer, and a laboratory for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Intervals of rates: redrawn percentiles are percentiles, they bracket the rate, and differences are paired."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What binds: built so that one cause dominates; and the flags of the servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search between the steps of the grid, where nothing on the grid holds."""
 
-from __future__ import annotations
-
 from scenarios.plan.goal import chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.studies.study_axes import parse_vary

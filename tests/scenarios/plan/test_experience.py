@@ -1,7 +1,5 @@
 """What one candidate's search teaches about another's: less work, and the same answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The experiment that tests a plan: its files say the same to the benchmarks and to us, and their result is read."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

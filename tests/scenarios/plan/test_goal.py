@@ -1,7 +1,5 @@
 """Goals: what can be asked for, how far a value is from it, and what is said of what cannot."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

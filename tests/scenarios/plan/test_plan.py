@@ -1,7 +1,5 @@
 """Plans against known answers, what their JSON holds, and what they say where nothing holds or the budget ends."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The search against answers that are known beforehand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tensor parallel beside the GPUs of a plan."""
 
-from __future__ import annotations
-
 from scenarios.plan.sizes import with_sizes
 from scenarios.plan.space import space
 from scenarios.studies.study_axes import parse_vary

@@ -1,7 +1,5 @@
 """Traffic at any rate: the same requests, and the scenario that is written replays them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

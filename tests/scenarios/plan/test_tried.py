@@ -1,7 +1,5 @@
 """A plan that was stopped goes on: what was tried is kept, the answer is that of a plan in one go, nothing is left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

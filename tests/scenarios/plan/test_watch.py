@@ -1,7 +1,5 @@
 """The early stop: it never changes a verdict, and it comes early where a run is hopeless."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Numbers and names in a plan's sentences."""
 
-from __future__ import annotations
-
 import pytest
 
 from scenarios.plan.candidate import make_candidate

@@ -1,7 +1,5 @@
 """Runs of traffic that answers back, from YAML to the tables and back."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A fleet shared among worker processes: the same bytes as in one process."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

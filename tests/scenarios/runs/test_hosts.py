@@ -1,7 +1,5 @@
 """Policies that are compared, and the hosts of their engines."""
 
-from __future__ import annotations
-
 import scenarios
 
 WORKLOAD_OF_HOSTS = {

@@ -1,7 +1,5 @@
 """Labels say in what runs differ, by the shortest names, in the order of the values."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """vLLM's caps on the queue in whole runs: each request against what its server had at its arrival, by the records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

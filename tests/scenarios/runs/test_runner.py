@@ -1,7 +1,5 @@
 """Running scenarios from Python: results, pairing by seed, and what is said about bad policies."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields

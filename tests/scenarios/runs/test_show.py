@@ -1,7 +1,5 @@
 """Results in Python: short in a terminal, a table in a notebook, pictures by name; and what they rest on."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

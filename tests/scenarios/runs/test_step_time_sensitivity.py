@@ -1,7 +1,5 @@
 """A run says where its TTFT hangs on a few per cent of step time, and by how much."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

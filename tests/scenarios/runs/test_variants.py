@@ -1,7 +1,5 @@
 """`--policies` with settings, and `--set` of keys that not every policy has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`measure.warmup_s: auto`: the summary says what was cut, and runs that are compared are cut alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 In the texts below `@@` stands right before the key that the message must point at. `WORKLOAD` is a good workload.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

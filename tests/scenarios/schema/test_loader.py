@@ -1,7 +1,5 @@
 """Scenarios from files, names and mappings; overrides; and back to YAML."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`model: path/to/config.json` in a scenario, and on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`cost: {kind: profile}` in a scenario: which profile it takes, and which it refuses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The scenario's keys: defaults, ranges, and what they become for the simulator."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from pathlib import Path

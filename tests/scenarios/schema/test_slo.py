@@ -1,7 +1,5 @@
 """The key `slo`: the forms that people state one in, and what is said of others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The keys of serving systems in a scenario's engine."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """vLLM's arguments under `engine:`: taken under their own name, or told where they belong."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

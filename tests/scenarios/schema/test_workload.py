@@ -1,7 +1,5 @@
 """What a scenario may not say of a generated workload, and what the message then says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A client of the server's ASGI application, in process, on an event loop whose time is virtual."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import selectors

@@ -3,8 +3,6 @@
 Prints one JSON object of what it saw. It imports nothing of batchlab, so any environment that holds `openai` runs it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

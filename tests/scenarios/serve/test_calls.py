@@ -1,7 +1,5 @@
 """What clients ask and get."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

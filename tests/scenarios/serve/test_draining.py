@@ -1,7 +1,5 @@
 """A server on a real socket that drains after a signal: open calls are answered, and the rest gets 503."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

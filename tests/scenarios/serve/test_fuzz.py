@@ -1,7 +1,5 @@
 """A thousand calls of nonsense: each gets an answer or an error in OpenAI's shape, and no block is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """/metrics, read by Prometheus' own parser."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

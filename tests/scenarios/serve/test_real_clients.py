@@ -3,8 +3,6 @@
 The clients may live in an environment of their own: BATCHLAB_VLLM_PYTHON, which holds vLLM, has both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The law of the server: its recorded requests, simulated, make the same run to the last byte."""
 
-from __future__ import annotations
-
 import asyncio
 import filecmp
 import random

@@ -3,8 +3,6 @@
 Each word of a text is a token, as for the server's own tokenizer.
 """
 
-from __future__ import annotations
-
 import sys
 
 from tokenizers import Tokenizer, models, pre_tokenizers

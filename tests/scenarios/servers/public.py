@@ -1,7 +1,5 @@
 """Commands and manifests that are published, as they stand there less what starts no server: address, text, GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files that start a plan's server, read back: each gives the scenario that its command gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

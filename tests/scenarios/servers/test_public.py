@@ -1,7 +1,5 @@
 """Published commands and manifests: what comes out of each, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import suppress

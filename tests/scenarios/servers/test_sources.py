@@ -1,7 +1,5 @@
 """Sources of each kind: command lines, files of flags, compose, Kubernetes, logs, scrapes, running servers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

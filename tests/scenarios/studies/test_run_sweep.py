@@ -1,7 +1,5 @@
 """Sweeps: one table whatever worked it out, whatever was there, and however often it was stopped."""
 
-from __future__ import annotations
-
 import csv
 import os
 import random

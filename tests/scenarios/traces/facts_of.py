@@ -1,7 +1,5 @@
 """Facts of columns that are in memory as a whole."""
 
-from __future__ import annotations
-
 from scenarios.traces.facts.arrivals import ArrivalFacts, ArrivalSums
 from scenarios.traces.facts.lengths import LengthFacts, LengthTable, PairSums
 from simulator.workload import Floats, Ints

@@ -1,7 +1,5 @@
 """Traces that cannot be used: each ends in a message that says what, where, and what to do."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

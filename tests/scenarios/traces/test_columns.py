@@ -1,7 +1,5 @@
 """Logs of any other layout: `columns` says which native column each of theirs is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`convert_trace`: whatever a trace holds, its native copy reads as the same workload."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Native traces whose arrivals are dates: with a zone or without, as texts or as counts since 1970, never mixed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

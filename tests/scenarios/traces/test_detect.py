@@ -1,7 +1,5 @@
 """What a file is, from what is in it: recognised and refused, units, ambiguities."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every fixture of another project's format, with every value known: one format a case."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every trace format owes, and what the seam allows: rows that are no lines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random bytes and random fields in every format: a trace is read or refused, the same way by every reader."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of a trace: equal to published ones on the real traces, to hand-worked ones on small."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

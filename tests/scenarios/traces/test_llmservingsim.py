@@ -1,7 +1,5 @@
 """LLMServingSim's workloads: arrivals in nanoseconds, block ids of 16 tokens or token ids."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Malformed traces of every format: each ends in its own error, at its line, on the command line too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The native format: all its columns, both its kinds, and that what is written reads back equal."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import TypeVar

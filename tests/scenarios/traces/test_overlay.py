@@ -1,7 +1,5 @@
 """Copies of a trace laid over each other: when they arrive, who they are, and what their prompts share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Good traces, with every value known: formats, order, windows, scales, names."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

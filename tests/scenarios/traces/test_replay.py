@@ -1,7 +1,5 @@
 """Samples, loops and sessions of a replay, and arrivals drawn in place of the recorded ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run's requests.csv.gz read as a trace: the same requests, and on them the same run."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

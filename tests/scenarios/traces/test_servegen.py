@@ -1,7 +1,5 @@
 """ServeGen's tables of clients: the requests drawn from them have the rates, the variation and the lengths given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Traces larger than memory: what is in memory does not grow with the rows, and the figures are those of all rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """A run against a log: errors, score, matching, and which part carries the error where that is known beforehand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache

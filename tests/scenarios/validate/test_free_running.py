@@ -1,7 +1,5 @@
 """What is made of two sides that ran alone: errors, the order of policies, tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from scenarios.validate.free_running import (

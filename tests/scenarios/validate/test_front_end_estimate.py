@@ -1,7 +1,5 @@
 """The front end: what it adds to a run, and what `validate` finds of it in a log."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scrape of vLLM's /metrics against a run: what is compared, what is not, and what is refused."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

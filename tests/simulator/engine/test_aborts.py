@@ -1,7 +1,5 @@
 """Aborts by hand: steps of one second each, and what becomes of one request in each state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests to come, read ahead or added."""
 
-from __future__ import annotations
-
 from math import inf
 
 from simulator.engine.arrivals import Arrivals

@@ -1,7 +1,5 @@
 """Asynchronous scheduling by hand. vLLM's own is followed step by step in tests/parity."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small schedules with a prefix cache, worked out by hand: steps of a second, blocks of 4 tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Events at absolute times."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Replicas that share experts step together: what a wave keeps of a replica's own ways, and what it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The batch in sums, beside one that is walked request by request."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The rule of an autoscaler, by hand: the Kubernetes HPA's formula, tolerance and stabilization windows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

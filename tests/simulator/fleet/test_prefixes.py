@@ -1,7 +1,5 @@
 """Routers that remember prompts and sessions, by hand; the table of prompts against a naive one."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Routers: the built-in ones by name, a user's own from its file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's balancer of data-parallel ranks as a router of a run; tests/parity/test_features.py has its choices."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

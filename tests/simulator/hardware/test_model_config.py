@@ -1,7 +1,5 @@
 """Models from the config.json of their page at Hugging Face."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a profile was measured beside, from readings to JSON and back."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

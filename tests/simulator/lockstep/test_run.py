@@ -1,7 +1,5 @@
 """Lockstep of predictions with devices that are none: what is compared with what. Real ones: test_gpu_lockstep.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Predicted against measured step times, summed up; and the file that holds them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys of blocks: equal where, and only where, the tokens up to and including the block are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from itertools import product
 

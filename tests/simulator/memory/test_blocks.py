@@ -1,7 +1,5 @@
 """KV blocks: two accounts of the same thing, and vLLM's order of the free ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers of pages: equal where keys of blocks are."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

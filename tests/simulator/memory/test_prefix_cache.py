@@ -1,7 +1,5 @@
 """The prefix cache: who hits what, what is forgotten first, and that no block is lost or counted twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

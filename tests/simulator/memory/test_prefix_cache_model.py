@@ -1,7 +1,5 @@
 """The prefix cache beside a naive one made of lists, whatever is done to both."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 import pytest

@@ -1,7 +1,5 @@
 """Prefix caching from a scenario file to its results: asked for by a key, refused where it cannot be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

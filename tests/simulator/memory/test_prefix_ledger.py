@@ -1,7 +1,5 @@
 """Runs of blocks: how they are shared, split and evicted. What it decides, `test_prefix_cache_model` compares."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The radix tree by hand: what is found, locked, split, merged and forgotten."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections import OrderedDict

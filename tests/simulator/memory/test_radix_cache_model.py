@@ -1,7 +1,5 @@
 """The radix cache beside a naive one, which is a dictionary of prefixes, whatever is done to both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import strategies as st

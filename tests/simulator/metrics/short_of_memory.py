@@ -1,7 +1,5 @@
 """Sixty requests on forty blocks: many are preempted, some more than once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulator.policies.chunked_prefill import ChunkedPrefill

@@ -1,7 +1,5 @@
 """Intervals within a run: of the summary's own values, of the measured requests in order of arrival."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

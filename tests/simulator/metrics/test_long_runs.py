@@ -1,7 +1,5 @@
 """Metrics of runs whose columns lie in files hold a piece of them in memory, and no whole column."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The longest gap of each request, against engines and stories that keep the time of every token."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Transient overload on queues whose course is known: when it is there, when it is not, and its figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

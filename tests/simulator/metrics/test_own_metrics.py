@@ -1,7 +1,5 @@
 """Metrics of the user's own: what is said of one that is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

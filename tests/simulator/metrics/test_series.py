@@ -1,7 +1,5 @@
 """Exact series agree with the run's long form at every time; buckets with the exact series."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

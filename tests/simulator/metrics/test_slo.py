@@ -1,7 +1,5 @@
 """SLOs: limits by class, targets on the distribution, and what became of each."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Metrics against a naive reading of the same run, and against vLLM's rules where they are easy to get wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The table of metrics: complete, in order, and true of what is measured."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

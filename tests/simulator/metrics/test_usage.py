@@ -1,7 +1,5 @@
 """Per-step columns read in pieces, and the arithmetic of steps. What the shares mean is tested in test_metrics."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Queue depth, starvation, and when a run counts as saturated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

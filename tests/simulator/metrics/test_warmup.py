@@ -1,7 +1,5 @@
 """The warm-up of runs: a known transient, none, and no steady state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

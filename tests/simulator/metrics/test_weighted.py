@@ -1,7 +1,5 @@
 """Weighted statistics are those of the samples written out, to the last bit for percentiles."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a warm-up and a cool-down cut leave to be measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """vLLM's token budget by hand. Its own scheduler is followed step by step in tests/parity."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulator.policies.chunked_prefill import ChunkedPrefill

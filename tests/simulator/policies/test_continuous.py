@@ -1,7 +1,5 @@
 """Plain continuous batching by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulator.policies.continuous import Continuous

@@ -1,7 +1,5 @@
 """DeepSpeed-FastGen by hand: passes of one size filled to the last token, and waiting where others preempt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FastServe's multi-level feedback queue by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Orca by hand: selective batching, reservations, and nobody ever preempted."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

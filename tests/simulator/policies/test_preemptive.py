@@ -1,7 +1,5 @@
 """Priority scheduling with preemption by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

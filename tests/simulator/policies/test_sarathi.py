@@ -1,7 +1,5 @@
 """Sarathi-Serve by hand: decodes, then the prompt under way, then new ones, in one budget."""
 
-from __future__ import annotations
-
 from hypothesis import given
 
 from simulator.policies.chunked_prefill import ChunkedPrefill

@@ -1,7 +1,5 @@
 """SGLang by hand: a step lasts a second, blocks hold one token unless told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """TensorRT-LLM's three capacity policies by hand, and the guarantee for any memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Text Generation Inference by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """vLLM before v1 by hand: batches of prompts or of decodes, the watermark, swapped requests first, victims LIFO."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

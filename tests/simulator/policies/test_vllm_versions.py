@@ -1,7 +1,5 @@
 """What vLLM did before 0.33, by hand: the same requests under two versions that differ."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

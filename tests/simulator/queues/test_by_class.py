@@ -1,7 +1,5 @@
 """The orders that know classes, fair and vtc, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The queue's account of the decoding requests: as if all were sorted, whatever joins, leaves and is served."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Longest output first, as a queue: as if all were sorted at each look, though only later comers are."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Longest prefix match, as a queue: what it compares, when, and what it does without a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

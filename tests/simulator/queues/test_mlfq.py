@@ -1,7 +1,5 @@
 """The skip-join multi-level feedback queue by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulator.errors import InputError

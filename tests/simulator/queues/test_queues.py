@@ -1,7 +1,5 @@
 """The waiting queue: its orders, and what returns where."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

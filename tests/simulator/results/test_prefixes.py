@@ -1,7 +1,5 @@
 """The tree of shared prefixes: by hand for each kind of content, and against what a cache without limits finds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch means against a written-out version, and their ends."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The block bootstrap against one that writes its samples out, and the pairing that it keeps."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

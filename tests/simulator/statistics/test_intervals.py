@@ -1,7 +1,5 @@
 """Intervals against scipy's t, and whether they cover what they claim to."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Intervals of percentiles: scipy's binomial, the number of values that they need, and correlated values."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MSER-5 against its definition, and on series whose warm-up is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

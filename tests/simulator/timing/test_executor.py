@@ -1,7 +1,5 @@
 """The seam between deciding and doing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

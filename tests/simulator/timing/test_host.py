@@ -1,7 +1,5 @@
 """What the host adds to a step, by engine, version and scheduling; and that every kind of cost takes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A cost model of the user's own: what it must have, and what is said of one that is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients by hand: what happens at which time, and in which order at one time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, isnan
 from typing import Any

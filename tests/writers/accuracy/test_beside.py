@@ -1,7 +1,5 @@
 """Decodes beside prompts: the form is recovered where it holds, and the shipped power is that of the data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What tables say of clocks: rates of products, and steps that were timed twice."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

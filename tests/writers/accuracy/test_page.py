@@ -1,7 +1,5 @@
 """The page of errors: made of what it is given, and as the code and the measurements have it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

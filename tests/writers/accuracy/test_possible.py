@@ -1,7 +1,5 @@
 """What a closed-loop run's own figures ask of its GPU, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Closed-loop runs against measured TPOT: read, simulated, and two constants fitted to the low ones alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

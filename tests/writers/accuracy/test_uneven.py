@@ -1,7 +1,5 @@
 """Unequal batches: the numbers are found where the form holds, and the shipped ones are those of the data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What people say: every claim's figures are as expected, and the page says what its runs say."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

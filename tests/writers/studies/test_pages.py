@@ -1,7 +1,5 @@
 """Studies: each page of `docs/studies` says what its runs say, its figures are as expected, its commands can be run."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

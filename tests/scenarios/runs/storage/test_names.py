@@ -1,7 +1,5 @@
 """Names of run folders: short, safe, the same for the same command line and different for different ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

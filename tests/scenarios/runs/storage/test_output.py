@@ -1,7 +1,5 @@
 """The rule for results that are there already: nothing is replaced unless it is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Run folders: written whole or not at all, the same bytes for the same run, read back to the last bit."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Plain data out of YAML, and where each key and value of it stands."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plans and chunks that are made without their own constructors are what those would make."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from simulator.engine.in_flight import decodes, shape_of

@@ -1,7 +1,5 @@
 """How victims leave: auto weighs, pause keeps; by hand, and what may not be combined."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

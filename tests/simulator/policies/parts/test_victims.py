@@ -1,7 +1,5 @@
 """Who leaves when memory runs out, rule by rule."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """What is worked out together, kept, or written out, is what it was one by one and in general: to the bit."""
 
-from __future__ import annotations
-
 import pickle
 from copy import deepcopy
 from math import inf, nextafter

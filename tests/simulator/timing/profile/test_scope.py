@@ -1,7 +1,5 @@
 """What a profile may price: its own shapes, precision, experts, attention, GPU and parallelism, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Element-wise kernels: what the cache holds is moved at its pace, the rest at the memory's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

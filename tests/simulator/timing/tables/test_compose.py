@@ -1,7 +1,5 @@
 """Models composed of tables: what was measured comes out as it went in, what lies between and beyond by its rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """DeepSeek-V3 and Kimi-K2 composed whole: attention, experts, feed-forwards, all-reduces; alone and sharing experts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

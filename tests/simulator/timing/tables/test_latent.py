@@ -1,7 +1,5 @@
 """Multi-head latent attention composed of tables: what was measured comes out, the rest by its rule, nothing twice."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

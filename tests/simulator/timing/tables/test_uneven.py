@@ -1,7 +1,5 @@
 """What unequal contexts add where none were measured: nothing for equal ones, the wait for a last block for others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 
