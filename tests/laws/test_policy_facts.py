@@ -20,7 +20,9 @@ OTHER_NAMES = {
     "calibration/sources/aiconfigurator.py": {"vllm"},  # a folder of measurements
     "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
+    "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
     "scenarios/cli/export.py": {"vllm"},
+    "scenarios/plan/experiment_files.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
 
