@@ -7,7 +7,8 @@ more than `_BEND`. The search ends with a rate that holds and one that does not,
 Both searches end, whatever the probes say. Rates are numbers of five digits, and so are the ends `least` and `most`,
 between which there are finitely many. Until there is a bracket, each rate lies beyond the one before, by
 `_LEAST_STRIDE` or more, and is an end at the latest: upwards until a probe fails, then downwards, and a probe at an end
-is the last one. After `_PATIENCE` probes strides are doublings, whatever they foresee, so there are few. Within a
+is the last one. Between a rate that was too little and one that failed, each rate lies strictly between the two and
+becomes one of them. After `_PATIENCE` probes strides are doublings, whatever they foresee, so there are few. Within a
 bracket each rate lies strictly between its ends and becomes one of them. Whole numbers likewise.
 """
 
@@ -73,7 +74,7 @@ def largest(
     returned. `least` and `most` are above 0 and finite, and rounded as all rates are; `step` is above 1.
     """
     found: Found[P] = Found()
-    rate, factor = rounded(start), step
+    rate, factor, thin = rounded(start), step, 0.0  # thin: the largest rate that was too little
     least, most = rounded(least), rounded(most)
     assert least > 0
     assert most < math.inf
@@ -85,10 +86,18 @@ def largest(
         found.probes.append((rate, done))
         if done.holds:
             found.held = (rate, done)
-        elif not too_little(done):
+        elif too_little(done):
+            thin = rate
+        else:
             found.failed = (rate, done)
         if found.held and found.failed:
             return _narrowed(found, probe, tolerance, go_on)
+        if thin and found.failed:  # only a rate between the two can hold
+            rate = rounded(math.sqrt(thin * found.failed[0]))
+            if thin < rate < found.failed[0]:
+                continue
+            found.is_settled = True
+            return found
         up = found.failed is None
         if rate >= most if up else rate <= least:
             found.is_settled = True

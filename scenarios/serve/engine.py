@@ -140,7 +140,7 @@ class Engine:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a client still waits for an answer, or for the rest of one."""
+        """True if a client still waits for an answer, or for the rest of one."""
         return bool(self._tickets)
 
     def submit(self, requests: Sequence[Request]) -> Ticket:
