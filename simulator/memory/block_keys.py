@@ -34,7 +34,17 @@ class BlockKeys:
     own: no other request has such a key. A key covers the `lookahead` tokens behind its block, too.
     """
 
-    __slots__ = ("_chains", "_known", "_lookahead", "_request", "_row", "_size", "_tokens", "num_shared", "tells_answer")
+    __slots__ = (
+        "_chains",
+        "_known",
+        "_lookahead",
+        "_request",
+        "_row",
+        "_size",
+        "_tokens",
+        "num_shared",
+        "tells_answer",
+    )
 
     def __init__(self, request: Request, block_size: int, chains: Chains, lookahead: int = 0) -> None:
         content = request.content
@@ -83,7 +93,8 @@ class BlockKeys:
 def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:
     """The leading full blocks of a request that other requests may have too, its answer's included.
 
-    The `lookahead` tokens behind each are known to be shared as well. InputError where the size of its hashes does not go with the block size.
+    The `lookahead` tokens behind each are known to be shared as well. InputError where the size of its hashes does not
+    go with the block size.
     """
     content = request.content
     if content is None:

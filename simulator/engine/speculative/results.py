@@ -7,11 +7,11 @@ scheduling a step's results arrive when the next has begun and the one after it 
 from collections import Counter
 
 from simulator.engine.completion import Completion
+from simulator.engine.in_flight import InFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.speculative.apply import DraftedPlans
 from simulator.engine.speculative.step import Scheduled, VerifyStep
 from simulator.engine.state import ReplicaState
-from simulator.engine.in_flight import InFlight
 from simulator.front_end import FirstTokens
 from simulator.plan import StepPlan
 from simulator.request_state import WAITING, RequestState
