@@ -75,10 +75,12 @@ def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_limit_without_latency_still_ends_where_the_queue_grows() -> None:
-    (answer,) = planned(fleet_of_ones(), "p99_tpot_ms<=1000").answers
+    plan = planned(fleet_of_ones(), "p99_tpot_ms<=1000")
+    (answer,) = plan.answers
     assert answer.bounds is not None
     assert answer.bounds.value < 2.4
     assert (answer.binding and answer.binding.text) == "saturated<=0"
+    assert below(plan)[0].startswith("binds:   saturation; its worst requests wait for ")
 
 
 def test_prices_are_those_of_a_run_at_the_rate(tmp_path: Path) -> None:
