@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from simulator.request_state import DECODING, RequestState
@@ -16,7 +17,8 @@ class DecisionLog:
     """Decisions of one replica, in the form of `decisions.jsonl`.
 
     `scheduled` counts the computed tokens of each request, without padding and without those of held requests.
-    `preempted_before`, where there are any: the victims of plans that computed nothing and so were no step.
+    `held`, of a policy whose notes tell it: prompts were held back. `preempted_before`, where there are any: the
+    victims of plans that computed nothing and so were no step.
     """
 
     def __init__(self, replica: int) -> None:
@@ -54,6 +56,8 @@ class DecisionLog:
             "swapped_in": [view.request_id for view in plan.resume],
             "running": [live.request_id for live in state.running],
         }
+        if (held := getattr(plan.note, "held", None)) is not None:
+            self._decided["held"] = held
         if step.preempted_before:
             self._decided["preempted_before"] = [p.request.request_id for p in step.preempted_before]
         self._admissions = max([self._admissions, *[live.admission for live in chunks]])
@@ -109,7 +113,7 @@ class DecisionLog:
             "replica": self.replica,
             "step": len(self.steps),
             **times,
-            **{key: value.copy() for key, value in decided.items()},
+            **{key: copy(value) for key, value in decided.items()},
             "finished": [],
             "waiting": [live.request_id for live in waiting],
             "num_free_blocks": num_free_blocks,

@@ -358,6 +358,8 @@ class Replica:
             done = state.batch.advance(len(ends), end_s)
         else:
             sampled = False
+            if step.shape.prefill_tokens:
+                self._view.prompt_steps += 1
             use = [state.blocks.num_blocks - state.blocks.num_free]
             done = _NONE
         records.steps(ends, use)

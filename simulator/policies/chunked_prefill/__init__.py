@@ -11,6 +11,7 @@ from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
+from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
 from simulator.policies.parts.parameters import (
@@ -39,6 +40,8 @@ class ChunkedPrefill:
     With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default; without
     it steps follow each other, and the host works in between. Left out (null), the server's default is stood for by its
     host alone: from 0.14 on a step costs what an asynchronous one does, and yet each is planned after the one before.
+    With `prefill_schedule_interval` above 1, prompts are held back between the steps of a cadence
+    (`simulator.policies.chunked_prefill.cadence`), unless the engine is full.
     `version` is vLLM's: see `simulator.policies.chunked_prefill.versions` for what earlier ones did.
     """
 
@@ -58,6 +61,9 @@ class ChunkedPrefill:
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
+    prefill_schedule_interval: Annotated[
+        Count, doc("steps from one that computes prompts to the next, while others decode; 1: no wait")
+    ] = 1
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
@@ -71,12 +77,17 @@ class ChunkedPrefill:
             async_scheduling=bool(self.async_scheduling),
             unknown_blocks_first=RULES[self.version].unknown_blocks_first,
             whole_prompts=not self.enable_chunked_prefill,
+            prefill_schedule_interval=self.prefill_schedule_interval,
         )
 
     def __post_init__(self) -> None:
         check_parameters(self)
         adaptive = self.long_prefill_token_threshold_adaptive
         check_version(self.version, self.watermark, adaptive, self.max_num_active_seqs)
+        if self.prefill_schedule_interval > 1 and self.version != NEWEST:
+            raise ValueError(
+                f"prefill_schedule_interval is known as vLLM {NEWEST} has it, and version is {self.version}"
+            )
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
@@ -101,6 +112,8 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
+        if self.prefill_schedule_interval > 1:
+            return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         return step(view, self._limits)
 
 
