@@ -257,7 +257,8 @@ class Traits:
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
     reserves: bool = False  # a request takes memory for all of its `max_tokens` as it enters
-    prefill_schedule_interval: int = 1  # ranks in lockstep let prompts be computed in one step of so many
+    prefill_schedule_interval: int = 1  # of ranks in lockstep, one common step of so many may compute prompts
+    dp_sync_interval: int | None = None  # such ranks look so often whether any has work; None: after every step
     displaces: bool = False  # a more important waiting request takes the place of a running one
 
 

@@ -359,7 +359,7 @@ class Replica:
         else:
             sampled = False
             if step.shape.prefill_tokens:
-                self._view.prompt_steps += 1
+                state.decode_clock.prompt_steps += 1
             use = [state.blocks.num_blocks - state.blocks.num_free]
             done = _NONE
         records.steps(ends, use)

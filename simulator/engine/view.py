@@ -28,8 +28,8 @@ class ReplicaView:
     __slots__ = (
         "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
         "decoding_last_first", "known_outputs", "late_blocks", "note", "now_s", "num_blocks", "num_decoding",
-        "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefills_throttled", "prefix_hits",
-        "prefix_matches", "prompt_steps", "recompute_s", "running", "step_tokens", "swap_s", "waiting",
+        "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits", "prefix_matches",
+        "recompute_s", "running", "step_tokens", "swap_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
@@ -56,8 +56,6 @@ class ReplicaView:
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
         self.late_blocks = state.late_frees.ahead
-        self.prefills_throttled: bool | None = None
-        self.prompt_steps = 0  # steps with tokens of prompts alone
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
 
@@ -67,7 +65,11 @@ class ReplicaView:
 
     @property
     def executed_steps(self) -> int:
-        return self._clock.ticks + self.prompt_steps
+        return self._clock.ticks + self._clock.prompt_steps
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        return self._clock.throttled
 
     @property
     def decode_steps_since_admission(self) -> int:

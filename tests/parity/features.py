@@ -4,19 +4,24 @@
 records hold. It decides nothing itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 from simulator.engine.admission import Admission, QueueCaps
+from simulator.engine.replica_load import ReplicaLoad
+from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
-from simulator.request import Request
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import DecodeClock, RequestState
-from tests.parity.cases import decisions_of
+from simulator.simulate import simulate_fleet
+from simulator.timing.cost import StepShape
+from simulator.timing.linear_cost import Linear
+from tests.parity.cases import cost_of, decisions_of, group_of, workload_of
 
 Case = Mapping[str, Any]
 
@@ -81,7 +86,43 @@ def queue_caps(case: Case) -> list[str]:
     return decisions
 
 
-def engine_steps(case: Case) -> list[dict[str, Any]]:
+class GivenRanks:
+    """Sends each request to the rank that the case gives it."""
+
+    reads_loads = False
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._ranks = ranks
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        return replicas[self._ranks[request.row]]
+
+
+class SlowestRank:
+    """A common step lasts as long as the longest of the ranks'; a dummy batch is of one token."""
+
+    def __init__(self, cost: Linear) -> None:
+        self._cost = cost
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        dummy_s = self._cost.base_s + self._cost.per_token_s
+        return max(self._cost.step_s(shape) if shape.tokens else dummy_s for shape in shapes)
+
+
+def ranks(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The common steps of ranks in lockstep, with what each rank decides in them."""
+    count = case["dp"]["ranks"]
+    group = group_of(case, replicas=count, group_cost=SlowestRank(cost_of(case)))
+    requests = sorted(case["requests"], key=lambda r: r["arrival_time"])
+    run = simulate_fleet(
+        workload_of(case), [group], router=GivenRanks([r["rank"] for r in requests]), log_decisions=True
+    )
+    assert run.decisions is not None
+    logs = [[step for step in run.decisions if step["replica"] == rank] for rank in range(count)]
+    return [{"ranks": steps, "t_end": steps[0]["t_end_s"]} for steps in zip(*logs, strict=True)]
+
+
+def engine_steps(case: dict[str, Any]) -> list[dict[str, Any]]:
     """What the engine decides step by step, with the harness's names for times and aborts.
 
     `aborted` names those that gave up before the step was planned, and came when the one before it had been. The log
@@ -100,9 +141,10 @@ def engine_steps(case: Case) -> list[dict[str, Any]]:
     return steps
 
 
-DECIDES: Mapping[str, Callable[[Case], Any]] = {
+DECIDES: Mapping[str, Callable[[Any], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
+    "dp": ranks,
     **dict.fromkeys(("cadence", "cadence_async", "abort", "abort_async"), engine_steps),
 }
 

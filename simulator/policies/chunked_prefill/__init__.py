@@ -13,7 +13,7 @@ from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.step import VllmLimits, step
-from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
+from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_intervals, check_version
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -64,6 +64,13 @@ class ChunkedPrefill:
     prefill_schedule_interval: Annotated[
         Count, doc("steps from one that computes prompts to the next, while others decode; 1: no wait")
     ] = 1
+    dp_sync_interval: Annotated[
+        Count | None,
+        doc("steps after which ranks in lockstep look whether any has work, 16 in vLLM; null: they stop at once"),
+    ] = None
+    max_num_partial_prefills: Annotated[
+        Count, doc("up to 0.26: above 1, a long_prefill_token_threshold of 0 is 4 % of the longest context; 1: it is 0")
+    ] = 1
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
@@ -78,16 +85,14 @@ class ChunkedPrefill:
             unknown_blocks_first=RULES[self.version].unknown_blocks_first,
             whole_prompts=not self.enable_chunked_prefill,
             prefill_schedule_interval=self.prefill_schedule_interval,
+            dp_sync_interval=self.dp_sync_interval,
         )
 
     def __post_init__(self) -> None:
         check_parameters(self)
         adaptive = self.long_prefill_token_threshold_adaptive
         check_version(self.version, self.watermark, adaptive, self.max_num_active_seqs)
-        if self.prefill_schedule_interval > 1 and self.version != NEWEST:
-            raise ValueError(
-                f"prefill_schedule_interval is known as vLLM {NEWEST} has it, and version is {self.version}"
-            )
+        check_intervals(self.version, self.prefill_schedule_interval, self.max_num_partial_prefills)
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")

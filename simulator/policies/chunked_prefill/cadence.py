@@ -42,13 +42,11 @@ def plan_with_cadence(view: View, limits: VllmLimits, interval: int) -> StepPlan
         admitted = sum([chunk.request not in view.running for chunk in plan.prefill])
         is_full = len(view.waiting) > admitted
     plan = plan._replace(note=CadenceNote(last, is_full, held))
-    if plan.holds is Holds.STEP:
-        return plan
-    if held:
-        return plan if throttled is not None else plan._replace(hold_steps=due - this)
+    if held and throttled is None:
+        return plan._replace(hold_steps=due - this)
     if note.is_full and not is_full:  # the next step may hold
         return plan._replace(holds=Holds.STEP)
-    return plan if is_full else plan._replace(holds=Holds.ARRIVAL)
+    return plan
 
 
 def _computes_prompts(view: View, plan: StepPlan) -> bool:
