@@ -12,6 +12,7 @@ from annotated_types import doc
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
+from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_intervals, check_version
 from simulator.policies.parts.parameters import (
@@ -76,6 +77,7 @@ class ChunkedPrefill:
 
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
+    verifies_drafts: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
@@ -117,6 +119,8 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
+        if view.drafting is not None:
+            return drafted_step(view, self._limits, view.drafting)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         return step(view, self._limits)
