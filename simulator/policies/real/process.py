@@ -23,12 +23,9 @@ _PATIENCE_S = 20.0  # for the process to end when its pipe is closed
 
 
 class EngineProcess:
-    """The process; `engine` and `version` are what its Python has. InputError where it has no such engine.
+    """The process; `engine` and `version` are what its Python has. InputError where it has no such engine."""
 
-    `program` stands in for the one that is shipped.
-    """
-
-    def __init__(self, python: str, engine: EngineName, program: Path = _PROGRAM) -> None:
+    def __init__(self, python: str, engine: EngineName) -> None:
         self.python = python
         found = shutil.which(python)
         if found is None:
@@ -36,7 +33,7 @@ class EngineProcess:
         # A file and not a pipe: what an engine prints there would fill it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed with the process
         self._process = subprocess.Popen(
-            [found, str(program), engine],
+            [found, str(_PROGRAM), engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

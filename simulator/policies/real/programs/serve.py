@@ -43,7 +43,6 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # engines print
     here = str(Path(__file__).resolve().parent)
-    sys.modules["serve"] = sys.modules["__main__"]  # one SettingError for both
     try:
         module = importlib.import_module(f"{name}_engine")
         sys.path[:] = [path for path in sys.path if path != here]
@@ -58,7 +57,7 @@ def main() -> None:
         told = json.loads(line)
         try:
             if "start" in told:
-                engine = module.Engine(told["start"])
+                engine = module.Engine(told["start"], SettingError)
                 found: dict[str, Any] = {}
             else:
                 found = answer(engine, told)

@@ -13,8 +13,6 @@ import os
 from collections import deque
 from typing import Any
 
-from serve import SettingError
-
 os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
 os.environ.setdefault("VLLM_USE_V1", "1")
 logging.disable(logging.WARNING)
@@ -27,7 +25,8 @@ def _from(module: str, *names: str) -> Any:
 
 
 # Without a device vLLM finds no platform; that of the CPU must be set before anything asks for one.
-importlib.import_module("vllm.platforms")._current_platform = _from("platforms.cpu", "CpuPlatform")()
+platforms: Any = importlib.import_module("vllm.platforms")
+platforms._current_platform = _from("platforms.cpu", "CpuPlatform")()
 
 CacheConfig, SchedulerConfig, VllmConfig = _from("config", "CacheConfig", "SchedulerConfig", "VllmConfig")
 KVCacheConfig, KVCacheGroupSpec, FullAttentionSpec = _from(
@@ -71,8 +70,8 @@ def _given(cls: Any, **wanted: Any) -> Any:
     return cls(**{name: value for name, value in wanted.items() if name in known})
 
 
-def _scheduler_config(settings: dict[str, Any]) -> Any:
-    """The scheduler's settings. SettingError for one that this version does not have."""
+def _scheduler_config(settings: dict[str, Any], refusal: Any) -> Any:
+    """The scheduler's settings. Raises a `refusal` of one that this version does not have."""
     known = inspect.signature(SchedulerConfig).parameters
     settings = dict(settings)
     in_chunks = settings.pop("enable_chunked_prefill")
@@ -82,13 +81,13 @@ def _scheduler_config(settings: dict[str, Any]) -> Any:
     for name, value in list(settings.items()):
         if name not in known:
             if name not in _OPTIONAL or value != _OPTIONAL[name]:
-                raise SettingError(name, f"vLLM {VERSION} has no setting {name}, which is {value!r}")
+                raise refusal(name, f"it has no setting {name}, which is {value!r} here")
             del settings[name]
     try:
         config = _given(SchedulerConfig, max_model_len=_LONGEST, is_encoder_decoder=False, **settings)
     except ValueError as error:
         words = " ".join(str(error).split())
-        raise SettingError(next((name for name in settings if name in words), "policy"), words) from error
+        raise refusal(next((name for name in settings if name in words), "policy"), words) from error
     # Without chunks the constructor wants max_model_len below the budget: a model's bound, which batchlab's are not.
     for name in ("enable_chunked_prefill", "chunked_prefill_enabled"):
         if hasattr(config, name):
@@ -98,14 +97,14 @@ def _scheduler_config(settings: dict[str, Any]) -> Any:
 
 
 class Engine:
-    """A scheduler of vLLM with these settings, and its steps in flight."""
+    """A scheduler of vLLM with these settings, and its steps in flight. `refusal` is the error for a setting."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], refusal: Any) -> None:
         settings = dict(settings)
         size, blocks = settings.pop("block_size"), settings.pop("num_gpu_blocks")
         caching = settings.pop("enable_prefix_caching")
         self.brief = settings.pop("brief")
-        wanted = _scheduler_config(settings)
+        wanted = _scheduler_config(settings, refusal)
         config = VllmConfig(scheduler_config=wanted, cache_config=CacheConfig())
         # The platform of the CPU has changed some of it.
         given = {name: getattr(wanted, name) for name in (*settings, "async_scheduling") if hasattr(wanted, name)}
