@@ -30,7 +30,7 @@ def parity(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Hold batchlab's decisions against those of the vLLM or SGLang that you have installed.
+    """Hold decisions against those of your own vLLM or SGLang.
 
     The real scheduler decides on the same requests, step by step, in a process of its own. It needs no GPU and no
     model. The forward pass and the clock are batchlab's. Which requests compute how many tokens, who is admitted with
@@ -47,12 +47,12 @@ def parity(
     from simulator.hardware.dimensions import check_choice
     from simulator.plan import PolicyFeatures
     from simulator.policies import policy_class
-    from simulator.policies.real.process import TITLES, EngineName, EngineProcess
+    from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineName, EngineProcess
 
     console = Console(quiet=quiet)
     chosen = load(scenario, overrides(set_, seed))
     if engine is None:
-        engine = "sglang" if PolicyFeatures.of(policy_class(chosen.engine.policy)).has_radix_tree else "vllm"
+        engine = SGLANG if PolicyFeatures.of(policy_class(chosen.engine.policy)).has_radix_tree else VLLM
     check_choice(engine, tuple(TITLES), "engine")
     name = cast("EngineName", engine)
     process = EngineProcess(engine_python, name)

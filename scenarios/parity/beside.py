@@ -10,13 +10,13 @@ from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.parity.difference import Difference, after_plan, after_results
 from scenarios.schema.scenario import Scenario
 from simulator.fleet.group import ReplicaGroup
-from simulator.plan import Policy, RequestView, StepPlan, View
+from simulator.plan import Policy, StepPlan, View
 from simulator.policies import REAL_POLICY
 from simulator.policies.real.asked import told_request
 from simulator.policies.real.process import EngineName, EngineProcess, SchedulerError
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
-from simulator.request import Request
+from simulator.request import Request, RequestView
 from simulator.simulate import simulate_fleet
 
 Record = Mapping[str, Any]

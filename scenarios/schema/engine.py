@@ -20,7 +20,7 @@ from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
-from simulator.policies import DEFAULT_POLICY, built_in_policies, named_policies, policy_class, policy_parameters
+from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -154,7 +154,7 @@ def _as_word(words: Iterable[str], value: object) -> object:
 def _built_in(policy: str) -> str:
     if policy in named_policies():
         return policy
-    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, built_in_policies()))
+    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, named_policies()))
 
 
 class _Closed(Engine):

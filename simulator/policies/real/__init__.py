@@ -12,9 +12,9 @@ from annotated_types import doc
 
 from simulator.plan import StepPlan, View
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.parts.vllm_server import VLLM
+from simulator.policies.parts import vllm_server
 from simulator.policies.real.asked import Asked
-from simulator.policies.real.process import no_program
+from simulator.policies.real.process import VLLM, no_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ class Real(ChunkedPrefill):
         if shutil.which(self.python) is None:
             raise ValueError(no_program(self.python))
         depth = 2 if self.async_scheduling else 1
-        object.__setattr__(self, "companion", Asked(self.python, "vllm", depth))
+        object.__setattr__(self, "companion", Asked(self.python, VLLM, depth))
 
     def plan(self, view: View) -> StepPlan:
         return self.companion.plan(view, self, self.scheduler_config)
 
 
-SERVER = VLLM
+SERVER = vllm_server.VLLM

@@ -12,12 +12,14 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Final, Literal
 
 from simulator.errors import InputError
 
 EngineName = Literal["vllm", "sglang"]
-TITLES: Mapping[str, str] = {"vllm": "vLLM", "sglang": "SGLang"}
+VLLM: Final = "vllm"
+SGLANG: Final = "sglang"
+TITLES: Mapping[str, str] = {VLLM: "vLLM", SGLANG: "SGLang"}
 _PROGRAM = Path(__file__).with_name("programs") / "serve.py"
 _PATIENCE_S = 20.0  # for the process to end when its pipe is closed
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simulator.parameters import parameters_of
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.real.process import EngineName
+from simulator.policies.real.process import VLLM, EngineName
 from simulator.policies.sglang import Sglang
 
 # batchlab's key -> the engine's; None: no setting of the engine.
@@ -33,7 +33,7 @@ def engine_settings(
 
     `further` are settings of the engine's own.
     """
-    owner, names = (ChunkedPrefill, _VLLM) if engine == "vllm" else (Sglang, _SGLANG)
+    owner, names = (ChunkedPrefill, _VLLM) if engine == VLLM else (Sglang, _SGLANG)
     found: dict[str, object] = {}
     for key, parameter in parameters_of(owner).items():
         name = names.get(key, key)
@@ -51,5 +51,5 @@ def engine_settings(
 
 def scenario_key(engine: EngineName, key: str) -> str:
     """The scenario's key for a setting of the engine."""
-    names = _VLLM if engine == "vllm" else _SGLANG
+    names = _VLLM if engine == VLLM else _SGLANG
     return next((own for own, name in names.items() if name == key), key)

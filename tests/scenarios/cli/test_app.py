@@ -30,6 +30,7 @@ VERBS = [
     "serve",
     "validate",
     "lockstep",
+    "parity",
     "report",
     "export",
     "list",
