@@ -43,6 +43,7 @@ class ArrivingRequest(NamedTuple):
     predicted_output_tokens: int | None
     deadline_s: float | None
     content: PromptContent | None
+    data_parallel_rank: int | None
 
 
 class Request(NamedTuple):
@@ -50,6 +51,7 @@ class Request(NamedTuple):
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
     the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
+    `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it.
     """
 
     row: int
@@ -64,13 +66,14 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
+    data_parallel_rank: int | None = None
 
     def arriving(self) -> ArrivingRequest:
         """The request without its answer."""
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-            return ArrivingRequest._make((*self[:4], *self[5:-1], content))
+            return ArrivingRequest._make((*self[:4], *self[5:-2], content, self.data_parallel_rank))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
 

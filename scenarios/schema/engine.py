@@ -85,17 +85,20 @@ class Engine(Strict):
         return default if known is None or known.default is MISSING else known.default
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value; vLLM's caps only where there are any.
+        """Every key with its value; those that are `ONLY_GIVEN` where they are.
 
         A user's policy keeps its defaults in its own file: they are left out.
         """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
         own = {key: value for key, value in own.items() if value is not None or key not in CAPS}
-        defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
+        known = {} if self.policy_file else {key: each.default for key, each in self.takes().items()}
+        defaults = {key: value for key, value in known.items() if key not in ONLY_GIVEN}
         return own | defaults | self.given()
 
 
 CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
+ONLY_GIVEN = (*CAPS, "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
+"""Keys that are not written out with their defaults."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""

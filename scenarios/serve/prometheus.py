@@ -65,8 +65,8 @@ class Meters:
         self._live = live
         every = [(self._model, str(replica.index)) for replica in live.replicas]
         for labels in every:
-            for counter in self._counters.values():
-                counter.labels(*labels)
+            for each in (*self._counters.values(), *self._histograms.values()):
+                each.labels(*labels)  # shown as 0 before the first request, as vLLM does
             for reason in REASONS:
                 self._success.labels(*labels, reason)
         self._tokens = [self._counters["generation_tokens"].labels(*labels) for labels in every]

@@ -26,7 +26,7 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"async_scheduling": True, "enable_prefix_caching": True},
         {"async_scheduling": False, "order": "priority", "version": "0.12"},
         {"long_prefill_token_threshold": 512, "enable_chunked_prefill": False, "max_num_queued_reqs": 9},
-        {"max_num_queued_tokens": 5000},
+        {"max_num_queued_tokens": 5000}, {"prefill_schedule_interval": 4},
         {"watermark": 0.02, "reserve_full_isl": False, "max_num_active_seqs": 100},
         {"long_prefill_token_threshold": 64, "long_prefill_token_threshold_adaptive": True, "version": "0.32"},
     ],
