@@ -9,7 +9,12 @@ from simulator.policies.real.process import VLLM, EngineName
 from simulator.policies.sglang import Sglang
 
 # batchlab's key -> the engine's; None: no setting of the engine.
-_VLLM: Mapping[str, str | None] = {"order": "policy", "reserve_full_isl": "scheduler_reserve_full_isl", "version": None}
+_VLLM: Mapping[str, str | None] = {
+    "order": "policy",
+    "reserve_full_isl": "scheduler_reserve_full_isl",
+    "version": None,
+    "dp_sync_interval": None,  # of ranks, which are asked one by one
+}
 _SGLANG: Mapping[str, str | None] = {
     "order": "schedule_policy",
     "max_num_seqs": "max_running_requests",

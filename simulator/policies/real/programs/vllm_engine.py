@@ -43,12 +43,7 @@ VERSION = importlib.import_module("importlib.metadata").version("vllm")
 STOP = 0  # the token that ends an answer before its max_tokens
 _LONGEST = 10_000_000  # max_model_len: batchlab's requests have no other bound than the memory
 _OWN = 1 << 60  # where tokens begin that no other request has
-_OPTIONAL = {  # settings that some versions lack, and the value that asks for nothing
-    "watermark": 0.0,
-    "max_num_active_seqs": None,
-    "long_prefill_token_threshold_adaptive": False,
-    "prefill_schedule_interval": 1,
-}
+_NEUTRAL = (None, False, 0, 1)  # values that ask nothing of a version without the setting
 
 
 class Model:
@@ -80,7 +75,7 @@ def _scheduler_config(settings: dict[str, Any], refusal: Any) -> Any:
         settings.pop("scheduler_reserve_full_isl", None)  # batchlab says by `version` what was done before it
     for name, value in list(settings.items()):
         if name not in known:
-            if name not in _OPTIONAL or value != _OPTIONAL[name]:
+            if value is True or value not in _NEUTRAL:
                 raise refusal(name, f"it has no setting {name}, which is {value!r} here")
             del settings[name]
     try:
@@ -114,8 +109,7 @@ class Engine:
         for name, value in {"block_size": size, "num_gpu_blocks": blocks, "enable_prefix_caching": caching}.items():
             object.__setattr__(config.cache_config, name, value)
         object.__setattr__(config, "model_config", Model())
-        import torch
-
+        torch = importlib.import_module("torch")
         spec = _given(
             FullAttentionSpec, block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32, use_mla=False
         )
@@ -224,9 +218,8 @@ class Engine:
             tokens.append(told)
         kind = str(inspect.signature(ModelRunnerOutput).parameters["sampled_token_ids"].annotation)
         if "ndarray" in kind:
-            import numpy as np
-
-            tokens = [np.array(each, dtype=np.int64) for each in tokens]
+            numpy = importlib.import_module("numpy")
+            tokens = [numpy.array(each, dtype=numpy.int64) for each in tokens]
         result = _given(
             ModelRunnerOutput,
             req_ids=ids,
