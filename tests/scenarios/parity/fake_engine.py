@@ -24,7 +24,7 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        return int(self.blocks) - sum(-(-request["computed"] // self.size) for request in self.running)
+        return int(self.blocks - sum(-(-request["computed"] // self.size) for request in self.running))
 
     def told(self, line: Told) -> Told:
         for request_id in line["aborted"]:
