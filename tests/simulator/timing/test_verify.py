@@ -1,5 +1,7 @@
 """Steps that verify drafts: their price by each cost model, beside steps of one query a request."""
 
+from collections.abc import Callable
+
 import pytest
 
 from scenarios.profiles import shipped_profiles, shipped_tables
@@ -23,7 +25,7 @@ def composed(gpu: str, tables: str, model: str) -> ProfileCost:
     return ProfileCost(found)
 
 
-COSTS = {
+COSTS: dict[str, Callable[[], CostModel]] = {
     "roofline": lambda: Roofline(find_model("llama-3.1-8b"), find_gpu("h100")),
     "apart": lambda: composed("h100", "h100-vllm-0.24", "llama-3.1-8b"),
     "beside": lambda: composed("l40s", "l40s-vllm-0.24", "llama-3.1-8b"),
@@ -33,7 +35,7 @@ COSTS = {
 
 @pytest.mark.parametrize("name", COSTS)
 def test_drafts_are_nearly_free_for_one_request_and_cost_their_tokens_in_a_large_batch(name: str) -> None:
-    cost: CostModel = COSTS[name]()
+    cost = COSTS[name]()
     alone = cost.step_s(verify(1, 3)) / cost.step_s(verify(1, 0))
     many = cost.step_s(verify(256, 3)) / cost.step_s(verify(256, 0))
     assert 0.97 < alone < 1.15
@@ -42,7 +44,7 @@ def test_drafts_are_nearly_free_for_one_request_and_cost_their_tokens_in_a_large
 
 @pytest.mark.parametrize("name", COSTS)
 def test_drafts_are_tokens_beside_prompts_too(name: str) -> None:
-    cost: CostModel = COSTS[name]()
+    cost = COSTS[name]()
     chunk = {"prefill_seqs": 1, "prefill_tokens": 512, "prefill_context": 512, "prefill_longest": 512}
     beside = verify(200, 3)._replace(**chunk, prefill_pairs=512 * 513 // 2)
     without = verify(200, 0)._replace(**chunk, prefill_pairs=512 * 513 // 2)
@@ -69,7 +71,7 @@ def test_queries_of_latent_attention_take_more_tiles() -> None:
 
 
 def test_a_drafter_samples_one_token_for_each_request() -> None:
-    for wide, narrow in (
+    pairs: list[tuple[CostModel, CostModel]] = [
         (
             Roofline(find_model("llama-3.1-8b"), find_gpu("h100"), host_per_seq_s=1e-4),
             Roofline(find_model("llama-3.1-8b"), find_gpu("h100"), host_per_seq_s=1e-4, samples_drafts=False),
@@ -81,7 +83,8 @@ def test_a_drafter_samples_one_token_for_each_request() -> None:
                 Options(host_per_seq_s=1e-4, samples_drafts=False),
             ),
         ),
-    ):
+    ]
+    for wide, narrow in pairs:
         one, all_rows = narrow.step_s(verify(256, 3)), wide.step_s(verify(256, 3))
         assert 0.0 < all_rows - one < 0.2 * one
         assert narrow.step_s(verify(256, 0)) == wide.step_s(verify(256, 0))
