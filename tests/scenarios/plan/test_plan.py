@@ -52,6 +52,28 @@ def test_finds_the_rate_of_a_server_of_one_request_at_a_time() -> None:
     assert answer.faster == pytest.approx(1 / 0.95 - 1, abs=0.005)
 
 
+def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
+    """Here it is p99_ttft_ms under another name, and so it has the same answer."""
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from simulator.metrics.table import METRICS\nfrom simulator.metrics.metric import Metric\n"
+        "METRIC = Metric('late_ms', 'late', 'ms', '', METRICS['p99_ttft_ms'].of, -1)\n"
+    )
+    scenario = load({**ONE_AT_A_TIME, "measure": {"metrics": [f"{path}:METRIC"]}})
+    (answer,) = planned(scenario, "late_ms<=150").answers
+    (known,) = planned(fleet_of_ones(), "p99_ttft_ms<=150").answers
+    assert answer.bounds is not None
+    assert known.bounds is not None
+    assert answer.bounds.value == known.bounds.value
+    assert (answer.binding and answer.binding.text) == "late_ms<=150"
+    with pytest.raises(InputError, match="of late_ms, less is better"):
+        chosen_goals(["late_ms>=150"], scenario)
+    with pytest.raises(InputError, match="did you mean `late_ms`"):
+        chosen_goals(["lat_ms<=150"], scenario)
+    with pytest.raises(InputError, match="not computed for single classes"):
+        chosen_goals(["alike:late_ms<=150"], scenario)
+
+
 def test_a_limit_without_latency_still_ends_where_the_queue_grows() -> None:
     (answer,) = planned(fleet_of_ones(), "p99_tpot_ms<=1000").answers
     assert answer.bounds is not None
