@@ -93,6 +93,7 @@ class RequestState:
             self.predicted_output_tokens,
             self.deadline_s,
             _,
+            _,
         ) = request
         self.status = WAITING
         self.admission = -1  # its number among all admissions

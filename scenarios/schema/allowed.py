@@ -25,6 +25,14 @@ def model_schema() -> Schema:
     return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
 
 
+def draft_model_schema() -> Schema:
+    """A draft model: a built-in model, or a mapping of dimensions; null for none."""
+    from simulator.hardware.models import MODELS, REQUIRED, Model
+
+    found = _named_or_mapping([{"enum": list(MODELS)}], Model, REQUIRED)
+    return {"anyOf": [*found["anyOf"], {"type": "null"}]}
+
+
 def gpu_schema() -> Schema:
     """A built-in GPU, or a mapping of figures."""
     from simulator.hardware.gpus import GPUS, REQUIRED, Gpu

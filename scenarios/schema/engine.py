@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
+from scenarios.schema.speculative import SpeculativeDecoding
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
 from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
@@ -60,6 +61,11 @@ class Engine(Strict):
         Unit("tokens"),
     ] = None
 
+    speculative_config: Annotated[
+        SpeculativeDecoding | None,
+        doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
+    ] = None
+
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
@@ -85,17 +91,18 @@ class Engine(Strict):
         return default if known is None or known.default is MISSING else known.default
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value; vLLM's caps only where there are any.
+        """Every key with its value; vLLM's caps and drafts only where there are any.
 
         A user's policy keeps its defaults in its own file: they are left out.
         """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
-        own = {key: value for key, value in own.items() if value is not None or key not in CAPS}
+        own = {key: value for key, value in own.items() if value is not None or key not in UNSAID}
         defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
         return own | defaults | self.given()
 
 
-CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
+UNSAID = ("max_num_queued_reqs", "max_num_queued_tokens", "speculative_config")
+"""Keys that are written out only where they are given."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""
