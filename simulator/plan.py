@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
 from simulator.request import RequestView
+from simulator.speculative.speculation import Drafting
 
 
 class Holds(Enum):
@@ -193,6 +194,10 @@ class View(Protocol):
     @property
     def caches_prefixes(self) -> bool: ...
 
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding: the plan then has a `Chunk` for each request that computes, decodes too; or None."""
+
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
 
@@ -302,13 +307,15 @@ class PolicyFeatures:
 
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled.
+    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
+    it plans with drafts where there are any (`View.drafting`).
     """
 
     caches_prefixes: bool = False
     has_radix_tree: bool = False
     swaps: bool = False
     preempts: bool = False
+    verifies_drafts: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

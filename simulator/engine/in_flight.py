@@ -145,4 +145,5 @@ def record_row(step: InFlight, records: ReplicaRecorder) -> None:
             len(step.plan.preempt) + len(step.preempted_before),
             step.swapped_out_blocks,
             step.swapped_in_blocks,
+            0,
         )

@@ -1,6 +1,7 @@
 """The replicas of a run: group after group, numbered through."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from simulator.engine.admission import NO_CAPS, Admission
@@ -13,6 +14,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
@@ -106,8 +108,13 @@ class Fleet:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
             self.clocks += [self._make_clock()] * group.replicas
+        make: Callable[..., Replica] = Replica
+        if group.speculation is not None:
+            if group.role != "both":
+                raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
+            make = partial(SpeculativeReplica, group.speculation)
         return [
-            Replica(
+            make(
                 index,
                 self.clocks[index],
                 group.make_policy(),

@@ -103,7 +103,7 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
         make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
     group = ReplicaGroup(lambda: policy, memory, model, make_blocks=make_blocks)
     workload, aborts = workload_of(case), aborts_of(case)
-    serve = partial(simulate_listening, make_listener=partial(_clients, aborts)) if aborts else simulate_fleet
+    serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
     run = serve(workload, [group], fast_forward=fast_forward, log_decisions=True)
     assert run.decisions is not None
     return run.decisions
@@ -115,7 +115,7 @@ def aborts_of(case: Case) -> list[tuple[int, float]]:
     return [(row, r["abort_time"]) for row, r in enumerate(requests) if r.get("abort_time") is not None]
 
 
-def _clients(aborts: list[tuple[int, float]], inlet: Inlet) -> OnEnd:
+def clients(aborts: list[tuple[int, float]], inlet: Inlet) -> OnEnd:
     """Clients that give up at these times and do nothing else."""
     for row, at_s in aborts:
         inlet.abort_at(row, at_s)

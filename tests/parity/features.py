@@ -4,18 +4,30 @@
 records hold. It decides nothing itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 from simulator.engine.admission import Admission, QueueCaps
+from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
+from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from simulator.simulate import simulate_fleet
+from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Speculation
+from simulator.timing.linear_cost import Linear
+from tests.listening import simulate_listening
+from tests.parity.cases import Memory, aborts_of, clients, policy_of, workload_of
 
 Case = Mapping[str, Any]
 
@@ -80,7 +92,63 @@ def queue_caps(case: Case) -> list[str]:
     return decisions
 
 
-DECIDES: Mapping[str, Callable[[Case], Any]] = {"balancer": balancer, "queue_caps": queue_caps}
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Accepted drafts, or proposed ones, as a case lists them for each request, in turn."""
+
+    lists: Sequence[Sequence[int]]
+
+    def accepted(self, row: int, verify_step: int) -> int:
+        law = self.lists[row]
+        return law[verify_step % len(law)]
+
+    proposed = accepted
+
+
+def speculation_of(case: Case) -> Speculation:
+    """The case's drafter, and what the model accepts of it."""
+    spec = case["spec"]
+    drafts = spec["k"]
+    config = SpeculativeConfig(
+        spec["method"],
+        drafts,
+        spec["schedule"] and [tuple(entry) for entry in spec["schedule"]],
+        num_nextn_predict_layers=spec["mtp_layers"],
+        parallel_drafting=spec["parallel_drafting"],
+        disable_lookahead_block_hashes=spec["disable_lookahead_block_hashes"],
+        disable_eagle_block_drop=spec["disable_eagle_block_drop"],
+        model_runner=spec["model_runner"],
+    )
+    requests = sorted(case["requests"], key=lambda r: float(r.get("arrival_time", 0)))
+    accepts, finds = [r.get("accept") or [0] for r in requests], [r.get("drafts") or [drafts] for r in requests]
+    return Speculation(config, Listed(accepts), case["config"]["max_model_len"], Listed(finds))
+
+
+def speculative(case: Case, *, fast_forward: bool = True, by_id: bool = False) -> list[dict[str, Any]]:
+    """The steps of a replica that decodes speculatively, with aborts where the case has any."""
+    config, cost, given = case["config"], case["cost"], dict(case)
+    memory = Memory(config["num_gpu_blocks"], config["block_size"])
+    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
+    if config["enable_prefix_caching"]:
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
+    policy = policy_of(given)
+    model = Linear(cost["a"], cost["b"], cost["c"], cost["d"])
+    group = ReplicaGroup(
+        lambda: policy, memory, model, make_blocks=make_blocks, speculation=speculation_of(case)
+    )
+    aborts = aborts_of(given)
+    serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
+    run = serve(workload_of(given), [group], fast_forward=fast_forward, log_decisions=True)
+    assert run.decisions is not None
+    return [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
+
+
+SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")
+DECIDES: Mapping[str, Callable[[Case], Any]] = {
+    "balancer": balancer,
+    "queue_caps": queue_caps,
+    **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
+}
 
 
 def decide(kind: str, case: Case) -> Any:

@@ -11,6 +11,7 @@ from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
+from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
 from simulator.policies.parts.parameters import (
@@ -63,6 +64,7 @@ class ChunkedPrefill:
 
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
+    verifies_drafts: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
@@ -101,6 +103,8 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
+        if view.drafting is not None:
+            return drafted_step(view, self._limits, view.drafting)
         return step(view, self._limits)
 
 

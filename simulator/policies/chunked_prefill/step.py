@@ -70,7 +70,7 @@ def _schedule_running(
     """
     size = view.block_size
     budget, free = limits.max_num_batched_tokens, view.num_free_blocks
-    threshold = _longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits)
     by_priority = limits.order == "priority"
     running = list(view.running)
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
@@ -126,7 +126,7 @@ def _schedule_waiting(
     one request alone, with its prefix hits, for they decide what the next one finds in the cache.
     """
     slots, in_chunks, tests_whole = limits.slots, limits.in_chunks, limits.tests_whole
-    threshold = _longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
     size = view.block_size
     running = len(view.running)
@@ -181,7 +181,7 @@ def _lacks_blocks_alone(limits: VllmLimits) -> bool:
     return limits.tests_whole and limits.in_chunks
 
 
-def _longest_chunk(view: View, limits: VllmLimits) -> int:
+def longest_chunk(view: View, limits: VllmLimits) -> int:
     """The longest chunk of a prompt; 0 is no limit."""
     threshold = limits.threshold
     if not threshold:
@@ -221,7 +221,7 @@ def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
         if len(prefilling) > 1 or last not in prefilling:
             return None
         if budget:
-            tokens = _share(last.num_tokens_to_compute, _longest_chunk(view, limits), budget)
+            tokens = _share(last.num_tokens_to_compute, longest_chunk(view, limits), budget)
             free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
             if free < 0:
                 return None
