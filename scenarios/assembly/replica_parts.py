@@ -47,7 +47,7 @@ class ReplicaParts:
     group_cost: GroupCost | None = None
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
-    speculative: Speculation | None = None
+    speculation: Speculation | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -58,7 +58,7 @@ def build(scenario: Scenario) -> ReplicaParts:
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
-    speculative = build_speculation(scenario)
+    speculation = build_speculation(scenario)
     drafter = build_drafter(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
@@ -74,7 +74,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         group_cost,
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
-        speculative,
+        speculation,
     )
 
 

@@ -103,7 +103,7 @@ class _Unknown:
 
     def accepted(self, row: int, verify_step: int) -> int:
         what = "no drafts' acceptance is known of this model and method, and the trace lists none for every request"
-        hint = "a name of `batchlab list acceptance`, {rates: [...]}, {mean_length: ...}, or accepted_drafts in the trace"
+        hint = "a name of `batchlab list acceptance`, {rates: [...]}, {mean_length: ...}, or a trace's accepted_drafts"
         raise self._scenario.error(f"{_KEY}.acceptance", what, hint)
 
 

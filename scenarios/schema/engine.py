@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
-from scenarios.schema.speculative import SpeculativeDecoding
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
+from scenarios.schema.speculative import SpeculativeDecoding
 from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
@@ -97,6 +97,8 @@ class Engine(Strict):
         """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
         own = {key: value for key, value in own.items() if value is not None or key not in UNSAID}
+        if self.speculative_config is not None:
+            own["speculative_config"] = self.speculative_config.model_dump(exclude_defaults=True)
         defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
         return own | defaults | self.given()
 

@@ -76,7 +76,9 @@ class SpeculativeDecoding(Strict):
         Accepted | None,
         doc("how many drafts are accepted; null: as measured for this model and method, or as the trace says"),
     ] = None
-    acceptance_by_class: Annotated[dict[str, Accepted], doc("acceptance of classes that differ, by name")] = {}
+    acceptance_by_class: Annotated[dict[str, Accepted], doc("acceptance of classes that differ, by name")] = Field(
+        default_factory=dict
+    )
     draft_model: Annotated[
         str | dict[str, Any] | None,
         JsonSchema(draft_model_schema),

@@ -34,7 +34,17 @@ class BlockKeys:
     own: no other request has such a key. A key covers the `lookahead` tokens behind its block, too.
     """
 
-    __slots__ = ("_chains", "_known", "_lookahead", "_request", "_row", "_size", "_tokens", "num_shared", "tells_answer")
+    __slots__ = (
+        "_chains",
+        "_known",
+        "_lookahead",
+        "_request",
+        "_row",
+        "_size",
+        "_tokens",
+        "num_shared",
+        "tells_answer",
+    )
 
     def __init__(self, request: Request, block_size: int, chains: Chains, lookahead: int = 0) -> None:
         content = request.content

@@ -22,6 +22,9 @@ _BLOCKS_KEPT: Final = 8192
 class Acceptance(Protocol):
     """Accepted drafts by request and verify step: the same whatever the policy, the batch, or the way time passes."""
 
+    def enter(self, request: Request) -> None:
+        """A request has arrived, about whose verify steps `accepted` will be asked."""
+
     def accepted(self, row: int, verify_step: int) -> int:
         """Leading drafts that the model would accept, however many were proposed: the caller takes the smaller.
 
@@ -42,6 +45,9 @@ class DrawnAcceptance:
         self._key = key
         self._blocks: dict[int, list[int]] = {}
 
+    def enter(self, request: Request) -> None:
+        pass
+
     def accepted(self, row: int, verify_step: int) -> int:
         block = self._blocks.get(row << 32 | verify_step >> _BLOCK_BITS)
         if block is None:
@@ -59,38 +65,26 @@ class DrawnAcceptance:
         return block
 
 
-class ListedAcceptance:
-    """The accepted drafts of one request's verify steps in turn, from the first again after the last."""
-
-    __slots__ = ("_accepted",)
-
-    def __init__(self, accepted: Sequence[int]) -> None:
-        self._accepted = tuple(accepted)
-
-    def accepted(self, row: int, verify_step: int) -> int:
-        return self._accepted[verify_step % len(self._accepted)]
-
-
 class RequestAcceptance:
-    """Acceptance that depends on the request: by its own list, else by its class, else as usual.
-
-    A replica tells of each request before it asks about it (`enter`).
-    """
+    """Acceptance that depends on the request: by its own list in turn, else by its class, else as usual."""
 
     def __init__(self, usual: Acceptance, by_class: Mapping[str, Acceptance]) -> None:
         self._usual = usual
         self._by_class = by_class
-        self._own: dict[int, Acceptance] = {}
+        self._listed: dict[int, tuple[int, ...]] = {}
+        self._classed: dict[int, Acceptance] = {}
 
     def enter(self, request: Request) -> None:
-        """A request has arrived."""
         if request.accepted_drafts:
-            self._own[request.row] = ListedAcceptance(request.accepted_drafts)
+            self._listed[request.row] = request.accepted_drafts
         elif request.class_name in self._by_class:
-            self._own[request.row] = self._by_class[request.class_name]
+            self._classed[request.row] = self._by_class[request.class_name]
 
     def accepted(self, row: int, verify_step: int) -> int:
-        return self._own.get(row, self._usual).accepted(row, verify_step)
+        listed = self._listed.get(row)
+        if listed is not None:
+            return listed[verify_step % len(listed)]
+        return self._classed.get(row, self._usual).accepted(row, verify_step)
 
 
 def check_rates(rates: Sequence[float]) -> None:

@@ -98,6 +98,9 @@ class Listed:
 
     lists: Sequence[Sequence[int]]
 
+    def enter(self, request: Request) -> None:
+        pass
+
     def accepted(self, row: int, verify_step: int) -> int:
         law = self.lists[row]
         return law[verify_step % len(law)]
@@ -133,9 +136,7 @@ def speculative(case: Case, *, fast_forward: bool = True, by_id: bool = False) -
         make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
     policy = policy_of(given)
     model = Linear(cost["a"], cost["b"], cost["c"], cost["d"])
-    group = ReplicaGroup(
-        lambda: policy, memory, model, make_blocks=make_blocks, speculation=speculation_of(case)
-    )
+    group = ReplicaGroup(lambda: policy, memory, model, make_blocks=make_blocks, speculation=speculation_of(case))
     aborts = aborts_of(given)
     serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
     run = serve(workload_of(given), [group], fast_forward=fast_forward, log_decisions=True)

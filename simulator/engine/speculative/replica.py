@@ -100,6 +100,7 @@ class SpeculativeReplica(Replica):
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
 
     def _new(self, request: Request) -> RequestState:
+        self._speculation.acceptance.enter(request)
         return DraftingRequest(request, self.state.decode_clock)
 
     def _room(self, request: RequestView, num_blocks: int, block_size: int) -> int:

@@ -7,11 +7,11 @@ scheduling a step's results arrive when the next has begun and the one after it 
 from collections import Counter
 
 from simulator.engine.completion import Completion
+from simulator.engine.in_flight import InFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.speculative.apply import DraftedPlans
 from simulator.engine.speculative.step import Scheduled, VerifyStep
 from simulator.engine.state import ReplicaState
-from simulator.engine.in_flight import InFlight
 from simulator.front_end import FirstTokens
 from simulator.plan import StepPlan
 from simulator.request_state import WAITING, RequestState
@@ -94,9 +94,8 @@ class VerifyResults(LateResults):
         live, state = part.live, self._state
         returned = 1 + part.accepted
         rejected = part.drafts - part.accepted
-        if not part.padded and part.drafts:
-            live.drafts_verified += part.drafts
-            live.drafts_accepted += part.accepted
+        if part.drafts:
+            live.verified(part.drafts, part.accepted)
         left = state.tokens_left(live)
         tokens = min(returned, left)
         live.base_outputs += tokens

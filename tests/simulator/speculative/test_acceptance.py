@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from simulator.request import Request
 from simulator.speculative.acceptance import (
     DrawnAcceptance,
-    ListedAcceptance,
     RequestAcceptance,
     check_rates,
     geometric,
@@ -118,7 +117,6 @@ def test_a_list_goes_round_and_a_class_has_its_own_law() -> None:
         found.enter(request)
     assert [found.accepted(0, step) for step in range(5)] == [2, 0, 1, 2, 0]
     assert (found.accepted(1, 0), found.accepted(2, 0)) == (2, 0)
-    assert ListedAcceptance([3]).accepted(9, 9) == 3
 
 
 def test_measured_curves_are_plausible() -> None:
