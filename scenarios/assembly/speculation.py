@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from scenarios.assembly.unused_keys import verifies_drafts
 from scenarios.schema.around import HostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.cost.roofline import RooflineCostConfig
-from scenarios.schema.scenario import Scenario
+from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.speculative import AcceptanceConfig, SpeculativeDecoding
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.hardware.models import Model
+from simulator.named_class import split_class
+from simulator.policies import built_in_policies
+from simulator.request import Request
 from simulator.speculative.acceptance import Acceptance, DrawnAcceptance, RequestAcceptance, least_variance
 from simulator.speculative.drafter import (
     Drafter,
@@ -43,6 +47,10 @@ def build_speculation(scenario: Scenario) -> Speculation | None:
     if given is None:
         return None
     model, engine = scenario.resolve_model(), scenario.engine
+    if not verifies_drafts(engine.policy):
+        able = ", ".join(name for name in built_in_policies() if verifies_drafts(name))
+        what = f"the policy {split_class(engine.policy)[1]} does not plan steps that verify drafts"
+        raise scenario.error(_KEY, what, f"these do: {able}; or num_speculative_tokens: 0")
     if given.method == "mtp" and not model.num_nextn_predict_layers:
         what = f"the model {model.name} has no layers for multi-token prediction (num_nextn_predict_layers)"
         raise scenario.error(f"{_KEY}.method", what, "method: eagle3, draft_model or ngram")
@@ -67,6 +75,8 @@ def _acceptance(scenario: Scenario, given: SpeculativeDecoding) -> Acceptance:
     law: str | AcceptanceConfig | None = given.acceptance or preset_of(scenario.resolve_model().name, given.method)
     if law is not None:
         usual = DrawnAcceptance(_rates(scenario, law, given, f"{_KEY}.acceptance"), key)
+    elif not isinstance(scenario.workload, TraceWorkload):
+        raise _not_known(scenario)
     by_class = {
         name: DrawnAcceptance(_rates(scenario, law, given, f"{_KEY}.acceptance_by_class.{name}"), key)
         for name, law in given.acceptance_by_class.items()
@@ -96,15 +106,22 @@ def _rates(scenario: Scenario, law: str | AcceptanceConfig, given: SpeculativeDe
 
 
 class _Unknown:
-    """Acceptance that only the trace can say. Implements Acceptance."""
+    """Acceptance that only the trace can say, and does not. Implements Acceptance."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
+    def enter(self, request: Request) -> None:
+        pass
+
     def accepted(self, row: int, verify_step: int) -> int:
-        what = "no drafts' acceptance is known of this model and method, and the trace lists none for every request"
-        hint = "a name of `batchlab list acceptance`, {rates: [...]}, {mean_length: ...}, or a trace's accepted_drafts"
-        raise self._scenario.error(f"{_KEY}.acceptance", what, hint)
+        raise _not_known(self._scenario)
+
+
+def _not_known(scenario: Scenario) -> InputError:
+    what = "how many drafts are accepted is known neither of this model and method nor of every request"
+    hint = "a name of `batchlab list acceptance`, {rates: [...]}, {mean_length: ...}, or a trace's accepted_drafts"
+    return scenario.error(f"{_KEY}.acceptance", what, hint)
 
 
 def drafter_memory(scenario: Scenario) -> DrafterMemory:

@@ -97,8 +97,8 @@ class Engine(Strict):
         """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
         own = {key: value for key, value in own.items() if value is not None or key not in UNSAID}
-        if self.speculative_config is not None:
-            own["speculative_config"] = self.speculative_config.model_dump(exclude_defaults=True)
+        if (drafts := own.pop("speculative_config", None)) is not None and drafts.num_speculative_tokens:
+            own["speculative_config"] = drafts.model_dump(exclude_defaults=True)
         defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
         return own | defaults | self.given()
 

@@ -8,7 +8,7 @@ from annotated_types import doc
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scenarios.schema.allowed import draft_model_schema
-from scenarios.schema.source.hints import did_you_mean, refusal
+from scenarios.schema.source.hints import nearest, refusal
 from scenarios.schema.strict import JsonSchema, Strict
 from simulator.errors import InputError
 from simulator.speculative.acceptance import check_rates
@@ -20,7 +20,8 @@ _LIMITS = "allowed: shares of verify steps, each from 0 to 1 and none above the 
 
 def _preset(name: str) -> str:
     if name not in PRESETS:
-        hint = f"{did_you_mean(name, list(PRESETS))} `batchlab list acceptance` shows all; or {{rates: [...]}}".strip()
+        near = nearest(name, PRESETS)
+        hint = f"{f'did you mean `{near}`? ' if near else ''}`batchlab list acceptance` shows all"
         raise refusal(f"no measurement of acceptance is called {name!r}", hint)
     return name
 
