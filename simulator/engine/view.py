@@ -28,9 +28,9 @@ class ReplicaView:
 
     __slots__ = (
         "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
-        "decoding_last_first", "drafting", "known_outputs", "late_blocks", "note", "now_s", "num_blocks", "num_decoding",
-        "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits", "prefix_matches",
-        "recompute_s", "running", "step_tokens", "swap_s", "waiting",
+        "decoding_last_first", "drafting", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
+        "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits",
+        "prefix_matches", "recompute_s", "running", "step_tokens", "swap_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:

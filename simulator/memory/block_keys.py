@@ -93,7 +93,8 @@ class BlockKeys:
 def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:
     """The leading full blocks of a request that other requests may have too, its answer's included.
 
-    The `lookahead` tokens behind each are known to be shared as well. InputError where the size of its hashes does not go with the block size.
+    The `lookahead` tokens behind each are known to be shared as well. InputError where the size of its hashes does not
+    go with the block size.
     """
     content = request.content
     if content is None:

@@ -99,6 +99,7 @@ class NaiveReplica:
     step_tokens = None
     note: object = None
     caches_prefixes = False
+    drafting = None
 
     def decoding_last_first(self) -> None:
         """No list is kept: a policy sorts."""

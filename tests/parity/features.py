@@ -141,7 +141,26 @@ def speculative(case: Case, *, fast_forward: bool = True, by_id: bool = False) -
     serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
     run = serve(workload_of(given), [group], fast_forward=fast_forward, log_decisions=True)
     assert run.decisions is not None
-    return [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
+    steps = [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
+    if case["kind"].startswith("abort"):
+        tell_aborts(steps, case)
+    return steps
+
+
+def tell_aborts(steps: list[dict[str, Any]], case: Case) -> None:
+    """Name the aborted as the harness does: with the next step those that arrived while one ran, and with no step the
+    others, whom the log names with the step that ran.
+    """
+    arrival_s = {str(r["id"]): r["arrival_time"] for r in case["requests"]}
+    named: set[str] = set()
+    following: dict[str, str] = {}
+    for step in steps:
+        gone, step["aborted"], following = step.get("aborted", []), following, {}
+        named.update(gone, step["finished"])
+        planned_s = step.get("t_schedule_s", step["t_start_s"])
+        following = {name: "waiting" for name in gone if arrival_s[name] > planned_s}
+    if steps:  # the log has no step for those that left before the first
+        steps[0]["aborted"] = {name: "waiting" for name in arrival_s if name not in named}
 
 
 SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")

@@ -13,12 +13,12 @@ from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.plan import Chunk, Preemption, StepPlan
 from simulator.request import RequestView
-from simulator.request_state import DECODING, PREFILLING, WAITING
+from simulator.request_state import DECODING, PREFILLING
 from simulator.speculative.config import SpeculativeConfig
 
 
 class DraftedPlans:
-    """Applies the plans of one replica. `needs_drafts`: some request that the last plan scheduled can use its drafts."""
+    """Applies the plans of one replica. `needs_drafts`: drafts of the last plan's step can be of use to a request."""
 
     __slots__ = ("_config", "_longest", "_state", "_victims", "_viewer", "needs_drafts", "scheduled")
 
@@ -52,7 +52,7 @@ class DraftedPlans:
     def _run_on(self, chunks: dict[RequestView, Chunk], given: dict[RequestView, int], now_s: float) -> None:
         """Schedule the running requests in order; victims leave as blocks are lacking."""
         for live in list(self._state.running):
-            if live.status is WAITING:
+            if live not in self._state.running:
                 continue  # a victim that has left
             chunk = chunks.pop(live, None)
             if chunk is not None:
@@ -60,7 +60,7 @@ class DraftedPlans:
             elif given.get(live):
                 self._schedule(live, given[live], now_s)
             elif live in given:
-                while live.status is not WAITING:
+                while live in self._state.running:
                     self._preempt(now_s)
         while self._victims:
             self._preempt(now_s)
@@ -115,7 +115,7 @@ class DraftedPlans:
         needed = cdiv(room, state.batch.block_size) - live.num_blocks
         while needed > state.blocks.num_free:
             self._preempt(now_s)
-            if live.status is WAITING:
+            if live not in state.running:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")
         if needed > 0:
             state.blocks.allocate(live.row, needed)

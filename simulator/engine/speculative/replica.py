@@ -185,10 +185,9 @@ class SpeculativeReplica(Replica):
 
     def execute(self, step: InFlight, due_s: float = inf) -> None:
         """Work out when the step ends."""
-        if step.is_wait:
-            return
         assert isinstance(step, VerifyStep)
-        step.ends_s = [step.start_s + self._execute_step(step)]
+        if not step.is_wait:
+            step.ends_s = [step.start_s + self._execute_step(step)]
         if self._decisions is not None:
             log_planned(self._decisions, self.state, step, self._view.now_s)
 
@@ -209,6 +208,8 @@ class SpeculativeReplica(Replica):
             records.steps(step.ends_s, [state.blocks.num_blocks - state.blocks.num_free])
         if self._gone:
             self.aborts.end_with(step, [], 0.0)
+            if self._decisions is not None:
+                self._decisions.tell_aborted()
         results = self._results
         results.first_tokens = self.first_tokens
         sampled = results.next_is(step) if self._overlaps else results.take_in(step)

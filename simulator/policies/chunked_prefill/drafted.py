@@ -1,6 +1,6 @@
 """vLLM's `Scheduler.schedule` with drafts: two budgets, blocks beyond the step, and prompts that keep a tail.
 
-Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0.33: a request's tokens count its drafts;
+Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0.33: a request's tokens count drafts;
 `draft_slots` of each scheduled request come off a second budget (718, 797, 955); blocks cover the drafter's lookahead
 (917, 1440); no step goes beyond the model's longest context (853); a prompt never leaves a rest that is shorter than
 what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
