@@ -22,7 +22,7 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
-from simulator.speculative.drafter import WithDrafter, WithDrafters
+from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
     from simulator.hardware.models import Model

@@ -18,7 +18,10 @@ from simulator.named_class import split_class
 from simulator.policies import built_in_policies
 from simulator.request import Request
 from simulator.speculative.acceptance import Acceptance, DrawnAcceptance, RequestAcceptance, least_variance
-from simulator.speculative.drafter import (
+from simulator.speculative.presets import PRESETS, preset_of
+from simulator.speculative.speculation import Speculation
+from simulator.timing.cost import CostModel
+from simulator.timing.drafter import (
     Drafter,
     DrafterMemory,
     Joint,
@@ -26,9 +29,6 @@ from simulator.speculative.drafter import (
     joined_parameters,
     memory_of,
 )
-from simulator.speculative.presets import PRESETS, preset_of
-from simulator.speculative.speculation import Speculation
-from simulator.timing.cost import CostModel
 from simulator.timing.profile import ProfileCost
 from simulator.timing.roofline_cost import Roofline
 

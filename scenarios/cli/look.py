@@ -84,7 +84,7 @@ def _acceptance() -> list[Row]:
     """Name, mean acceptance lengths by number of drafts, model, method and source."""
     from simulator.speculative.presets import PRESETS
 
-    rows = []
+    rows: list[Row] = []
     for name, each in PRESETS.items():
         lengths = [f"{1 + sum(each.rates_of(drafts)):.2f}" for drafts in range(1, each.most_drafts + 1)]
         shown = " ".join(lengths) if each.at is None else f"{each.at[1]:.2f} with {each.at[0]}"
