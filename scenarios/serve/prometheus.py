@@ -72,8 +72,8 @@ class Meters:
         self._live = live
         every = [(self._model, str(replica.index)) for replica in live.replicas]
         for labels in every:
-            for counter in self._counters.values():
-                counter.labels(*labels)
+            for each in (*self._counters.values(), *self._histograms.values()):
+                each.labels(*labels)  # shown as 0 before the first request, as vLLM does
             for reason in REASONS:
                 self._success.labels(*labels, reason)
             for position in range(self._drafts):

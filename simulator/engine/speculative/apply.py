@@ -140,12 +140,6 @@ class DraftedPlans:
             if kept > 0:
                 state.cache.enter(state.requests[live.row], kept // state.batch.block_size)
 
-    def kept_drafts(self, live: DraftingRequest, proposed: int) -> int:
-        """How many of these drafts a request keeps: a lookup finds none beyond the longest context."""
-        if self._config.has_varying_drafts:
-            return min(proposed, max(0, self._longest - live.num_tokens))
-        return proposed
-
     def check_budget(self, budget: float) -> None:
         """Raise PolicyError for a step beyond the budget, which counts the slots of drafts too."""
         tokens = sum(self._inputs())

@@ -105,7 +105,7 @@ class VerifyResults(LateResults):
                 live.num_output_placeholders -= rejected + returned
             self._plans.enter(live, live.base_computed - live.in_flight_tokens)
             if not state.traits.async_scheduling:  # there they are set as the step is launched
-                live.num_drafts = self._plans.kept_drafts(live, part.proposed)
+                live.num_drafts = part.proposed
         return tokens, tokens == left
 
     def _tell(self, part: Scheduled, tokens: int, end_s: float, gaps: Counter[float]) -> None:

@@ -34,10 +34,10 @@ def test_a_method_fixes_blocks_slots_and_tail(given: dict[str, Any], lookahead: 
 
 
 def test_the_hash_looks_ahead_or_a_block_is_dropped_or_neither() -> None:
-    eagle = {"method": "eagle", "num_speculative_tokens": 2}
-    plain = SpeculativeConfig(**eagle)  # type: ignore[arg-type]
-    dropping = SpeculativeConfig(**eagle, disable_lookahead_block_hashes=True)  # type: ignore[arg-type]
-    neither = SpeculativeConfig(**eagle, disable_eagle_block_drop=True)  # type: ignore[arg-type]
+    plain, dropping, neither = [
+        SpeculativeConfig("eagle", 2, disable_lookahead_block_hashes=plain, disable_eagle_block_drop=kept)
+        for plain, kept in ((False, False), (True, False), (False, True))
+    ]
     found = [(config.num_hash_lookahead_tokens, config.drops_hit_block) for config in (plain, dropping, neither)]
     assert found == [(1, False), (0, True), (0, False)]
 
