@@ -1,5 +1,6 @@
 """`engine.speculative_config`: what it may say, what is refused and where, and what a run is built with."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def scenario(engine: dict[str, Any] | None = None, **config: Any) -> scenarios.S
         ({"num_speculative_tokens": ...}, "num_speculative_tokens", "missing"),
         ({"num_speculative_tokens": -1}, "num_speculative_tokens", "at least 0"),
         ({"acceptance": "dsv4"}, "acceptance", "did you mean `dsv4_mtp`"),
-        ({"acceptance": {"rate": [0.5]}}, "acceptance.rate", "did you mean `rates`"),
+        ({"acceptance": {"rate": [0.5]}}, "acceptance.rate", "allowed: rates, mean_length"),
         ({"acceptance": {"rates": [0.5, 0.6, 0.1]}}, "acceptance.rates", "0.6 comes after 0.5"),
         ({"acceptance": {"rates": [0.5], "mean_length": 2.0}}, "acceptance", "either rates or a mean_length"),
         ({"acceptance_by_class": {"chat": "nothing"}}, "acceptance_by_class.chat", "no measurement"),
@@ -90,13 +91,16 @@ def test_no_drafts_are_none() -> None:
 
 
 def test_a_measurement_of_the_model_and_method_is_taken() -> None:
-    assert scenarios.run(scenario(acceptance=...)).summary == scenarios.run(
-        scenario(acceptance="llama-3.1-8b_eagle3")
-    ).summary
+    assert (
+        scenarios.run(scenario(acceptance=...)).summary
+        == scenarios.run(scenario(acceptance="llama-3.1-8b_eagle3")).summary
+    )
 
 
-def test_classes_and_traces_have_acceptance_of_their_own(tmp_path: Any) -> None:
-    result = scenarios.run(scenario(acceptance={"rates": [0, 0, 0]}, acceptance_by_class={"code": {"rates": [1, 1, 1]}}))
+def test_classes_and_traces_have_acceptance_of_their_own(tmp_path: Path) -> None:
+    result = scenarios.run(
+        scenario(acceptance={"rates": [0, 0, 0]}, acceptance_by_class={"code": {"rates": [1, 1, 1]}})
+    )
     drafts, requests = result.records.drafts, result.records.requests
     assert drafts is not None
     is_code = requests.class_index[drafts.row] == 1
@@ -111,13 +115,13 @@ def test_classes_and_traces_have_acceptance_of_their_own(tmp_path: Any) -> None:
     drafts = scenarios.run({**data, "engine": {"policy": "vllm", "speculative_config": config}}).records.drafts
     assert drafts is not None
     steps = list(zip(drafts.row.tolist(), drafts.accepted.tolist(), drafts.steps.tolist(), strict=True))
-    assert steps == [(0, 0, 2), (0, 3, 2), (1, 0, 8)]  # 1 token of the prompt's step, then 4 + 1 + 4 + 1: the last is cut
+    assert steps == [(0, 0, 1), (0, 3, 2), (1, 0, 8)]  # after the prompt's token 4 + 1 + 3 of 4, and 8 times 1
     trace.write_text("arrival_time_s,input_tokens,output_tokens,accepted_drafts\n0,10,9,3 0\n0,10,9,\n")
     with pytest.raises(InputError, match="nor of every request"):
         scenarios.run({**data, "engine": {"policy": "vllm", "speculative_config": config}})
 
 
-def test_a_run_says_what_became_of_its_drafts(tmp_path: Any) -> None:
+def test_a_run_says_what_became_of_its_drafts() -> None:
     result = scenarios.run(scenario())
     summary, drafts = result.summary, result.records.drafts
     assert drafts is not None
@@ -133,10 +137,16 @@ def test_a_run_says_what_became_of_its_drafts(tmp_path: Any) -> None:
     assert 1 + sum(by_position) == pytest.approx(summary["spec_decode_acceptance_length"])
     assert by_position == pytest.approx(RATES["rates"], abs=0.15)
     assert summary["output_tokens_per_step"] == pytest.approx(20 * 40 / summary["num_steps"])
-    assert sum(result.steps["tokens"]) == 20 * 100 + sum(
-        result.steps["decoding"] + result.steps["tokens"] - result.steps["decoding"] - result.steps["prefill_tokens"]
-    )
-    write_run(result, tmp_path / "run")
-    saved = read_run(tmp_path / "run").records.drafts
+    rows = result.steps
+    computed = rows["prefill_tokens"] + rows["decoding"]
+    assert int((rows["tokens"] - computed).sum()) == proposed  # drafts are tokens of their steps
+
+
+def test_a_run_folder_keeps_the_counts_of_drafts(tmp_path: Path) -> None:
+    result = scenarios.run(scenario())
+    write_run(tmp_path, scenario_yaml=result.scenario_yaml, summary=result.summary, records=result.records)
+    saved, drafts = read_run(tmp_path).records.drafts, result.records.drafts
     assert saved is not None
-    assert saved.steps.tolist() == drafts.steps.tolist()
+    assert drafts is not None
+    for name in ("row", "drafts", "accepted", "steps"):
+        assert getattr(saved, name).tolist() == getattr(drafts, name).tolist()

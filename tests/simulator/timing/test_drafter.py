@@ -76,7 +76,7 @@ def test_a_projection_reads_its_weights_or_computes() -> None:
     ids=str,
 )
 def test_a_drafter_takes_its_share_of_a_step(config: dict[str, str], low: float, high: float) -> None:
-    """Three drafts for one request beside a step of Llama-3.1-8B: a head is cheap, a small model has layers to launch."""
+    """Three drafts for one request beside a step of Llama-3.1-8B: a head is cheap, a small model has layers."""
     chosen = scenario(**config)
     drafter = build_drafter(chosen)
     assert (drafter is None) == (high == 0.0)
