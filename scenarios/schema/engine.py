@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
+from scenarios.schema.allowed import speculative_schema
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
 from scenarios.schema.speculative import SpeculativeDecoding
-from scenarios.schema.strict import Strict
+from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
@@ -63,6 +64,7 @@ class Engine(Strict):
 
     speculative_config: Annotated[
         SpeculativeDecoding | None,
+        JsonSchema(speculative_schema),
         doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
     ] = None
 
