@@ -46,6 +46,7 @@ CORE = (
     "simulator/engine/speculative/replica.py",
     "simulator/engine/speculative/request.py",
     "simulator/engine/speculative/results.py",
+    "simulator/engine/speculative/run.py",
     "simulator/engine/speculative/step.py",
     "simulator/engine/state.py",
     "simulator/engine/taken_back.py",

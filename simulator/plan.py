@@ -166,6 +166,14 @@ class View(Protocol):
         """Steps with decodes since the step of the last admission, that step not counted."""
 
     @property
+    def executed_steps(self) -> int:
+        """Steps so far that computed tokens."""
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        """Whether ranks in lockstep hold prompts back in this step, by their common count; None for a rank alone."""
+
+    @property
     def num_swapped(self) -> int:
         """Waiting requests whose KV lies in host memory."""
 
@@ -254,6 +262,8 @@ class Traits:
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
     reserves: bool = False  # a request takes memory for all of its `max_tokens` as it enters
+    prefill_schedule_interval: int = 1  # of ranks in lockstep, one common step of so many may compute prompts
+    dp_sync_interval: int | None = None  # such ranks look so often whether any has work; None: after every step
     displaces: bool = False  # a more important waiting request takes the place of a running one
 
 

@@ -41,13 +41,16 @@ class DecodeClock:
     """Decode steps of one replica, counted in `ticks`; `block_size` is in tokens.
 
     The counts of decoding requests advance with it. Each replica has its own, which also marks its requests.
+    `prompt_steps` are its steps without decodes; `throttled` says of a rank in lockstep whether it holds prompts back.
     """
 
-    __slots__ = ("block_size", "ticks")
+    __slots__ = ("block_size", "prompt_steps", "throttled", "ticks")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.ticks = 0
+        self.prompt_steps = 0
+        self.throttled: bool | None = None
 
 
 @dataclass(slots=True)

@@ -124,6 +124,9 @@ def held_model(scenario: Scenario) -> Model:
 def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     """Build the cost of the replicas' common steps; None where they have none. Raises InputError with the key."""
     if not scenario.hardware.enable_expert_parallel:
+        if scenario.engine.parameter("dp_sync_interval") is not None:
+            what = "only replicas that share experts step together, and agree when to stop"
+            raise scenario.error("engine.dp_sync_interval", what, f"give {_KEY}: true, or leave the key out")
         return None
     from simulator.timing.profile import ProfileCost
     from simulator.timing.profile.expert_parallel import ExpertParallelCost

@@ -93,7 +93,7 @@ class Engine(Strict):
         return default if known is None or known.default is MISSING else known.default
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value; vLLM's caps and drafts only where there are any.
+        """Every key with its value; those that are `ONLY_GIVEN` where they are.
 
         A user's policy keeps its defaults in its own file: they are left out.
         """
@@ -101,12 +101,16 @@ class Engine(Strict):
         own = {key: value for key, value in own.items() if value is not None or key not in UNSAID}
         if (drafts := own.pop("speculative_config", None)) is not None and drafts.num_speculative_tokens:
             own["speculative_config"] = drafts.model_dump(exclude_defaults=True)
-        defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
+        known = {} if self.policy_file else {key: each.default for key, each in self.takes().items()}
+        defaults = {key: value for key, value in known.items() if key not in ONLY_GIVEN}
         return own | defaults | self.given()
 
 
-UNSAID = ("max_num_queued_reqs", "max_num_queued_tokens", "speculative_config")
-"""Keys that are written out only where they are given."""
+CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
+UNSAID = (*CAPS, "speculative_config")
+"""Keys that are null, and not written out, unless they are given."""
+ONLY_GIVEN = (*UNSAID, "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
+"""Keys that are not written out with their defaults."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""

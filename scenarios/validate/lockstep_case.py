@@ -123,7 +123,11 @@ def priced_elsewhere(scenario: Scenario, source: str, device: str) -> str | None
         " `batchlab calibrate fit --from-steps runs/measured/rows.jsonl.gz --out runs/measured/profile.json`, then"
         f" `batchlab lockstep {source} --device {device} --profile runs/measured/profile.json`"
     )
-    at_once = "In a clone, `make lockstep` does that on this CPU. " if source == "lockstep-cpu" else ""
+    at_once = (
+        "In a clone, `make lockstep` measures this CPU, fits a profile, and runs this command with it. "
+        if source == "lockstep-cpu"
+        else ""
+    )
     return (
         f"The step times are those of the scenario's cost (kind: {cost.kind}), which is another machine's: no profile"
         f" of this one was given. {at_once}By hand: {by_hand}."

@@ -347,9 +347,7 @@ class Replica:
         state = self.state
         ends = step.ends_s
         end_s = ends[-1]
-        prefill = step.prefill
-        records = self._records
-        gone = self._gone
+        prefill, records, gone = step.prefill, self._records, self._gone
         if gone:
             before_s = state.batch.last_end_s
         # Steps that only continue the last row need none of their own.
@@ -361,6 +359,7 @@ class Replica:
             done = state.batch.advance(len(ends), end_s)
         else:
             sampled = False
+            state.decode_clock.prompt_steps += step.shape.prefill_tokens > 0
             use = [state.blocks.num_blocks - state.blocks.num_free]
             done = _NONE
         records.steps(ends, use)

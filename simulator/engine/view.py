@@ -66,6 +66,14 @@ class ReplicaView:
         return self._clock.ticks
 
     @property
+    def executed_steps(self) -> int:
+        return self._clock.ticks + self._clock.prompt_steps
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        return self._clock.throttled
+
+    @property
     def decode_steps_since_admission(self) -> int:
         return self._clock.ticks - self.admitted_tick
 

@@ -80,6 +80,9 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
+        if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
+            what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
+            raise InputError(what, hint="prefill_schedule_interval: 1")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"

@@ -120,4 +120,4 @@ class GroupCost(Protocol):
     """Seconds of a common step of data-parallel ranks."""
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        """Seconds of a common step, by each rank's shape. At least one has a token; an idle rank's shape has none."""
+        """Seconds of a common step, by each rank's shape; an idle rank's, of a dummy batch, has no token."""

@@ -26,7 +26,7 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"async_scheduling": True, "enable_prefix_caching": True},
         {"async_scheduling": False, "order": "priority", "version": "0.12"},
         {"long_prefill_token_threshold": 512, "enable_chunked_prefill": False, "max_num_queued_reqs": 9},
-        {"max_num_queued_tokens": 5000},
+        {"max_num_queued_tokens": 5000}, {"prefill_schedule_interval": 4},
         {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3, "draft_model": "qwen3-0.6b"}},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
                                 "num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 2]]}},

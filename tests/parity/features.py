@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from simulator.engine.admission import Admission, QueueCaps
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
@@ -20,14 +22,15 @@ from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
-from simulator.request import Request
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import DecodeClock, RequestState
 from simulator.simulate import simulate_fleet
 from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
+from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
-from tests.parity.cases import Memory, aborts_of, clients, policy_of, workload_of
+from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 
 Case = Mapping[str, Any]
 
@@ -151,22 +154,66 @@ def tell_aborts(steps: list[dict[str, Any]], case: Case) -> None:
     """Name the aborted as the harness does: with the next step those that arrived while one ran, and with no step the
     others, whom the log names with the step that ran.
     """
-    arrival_s = {str(r["id"]): r["arrival_time"] for r in case["requests"]}
-    named: set[str] = set()
-    following: dict[str, str] = {}
-    for step in steps:
-        gone, step["aborted"], following = step.get("aborted", []), following, {}
-        named.update(gone, step["finished"])
+    came = {str(r["id"]): r["arrival_time"] for r in case["requests"]}
+    gone = [step.get("aborted", []) for step in steps]
+    named = set().union(*gone, *(step["finished"] for step in steps))
+    following = came.keys() - named  # the log has no step for those that left before the first
+    for step, with_it in zip(steps, gone, strict=True):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
-        following = {name: "waiting" for name in gone if arrival_s[name] > planned_s}
-    if steps:  # the log has no step for those that left before the first
-        steps[0]["aborted"] = {name: "waiting" for name in arrival_s if name not in named}
+        step["aborted"] = {name: "waiting" for name in came if name in following and came[name] <= planned_s}
+        following = {name for name in with_it if came[name] > planned_s}
+
+
+def plain(case: Case) -> list[dict[str, Any]]:
+    """The steps of a replica without drafts, in cases of cadences and of aborts."""
+    count = len(case["requests"])
+    steps = decisions_of(dict(case), fast_forward=count % 2 == 0, by_id=count % 3 == 0)
+    tell_aborts(steps, case)
+    return [{**step, "t_end": step["t_end_s"]} for step in steps]
+
+
+class GivenRanks:
+    """Sends each request to the rank that the case gives it."""
+
+    reads_loads = False
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._ranks = ranks
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        return replicas[self._ranks[request.row]]
+
+
+class SlowestRank:
+    """A common step lasts as long as the longest of the ranks'; a dummy batch is of one token."""
+
+    def __init__(self, cost: Linear) -> None:
+        self._cost = cost
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        dummy_s = self._cost.base_s + self._cost.per_token_s
+        return max(self._cost.step_s(shape) if shape.tokens else dummy_s for shape in shapes)
+
+
+def ranks(case: Case) -> list[dict[str, Any]]:
+    """The common steps of ranks in lockstep, with what each rank decides in them."""
+    count = case["dp"]["ranks"]
+    group = group_of(dict(case), replicas=count, group_cost=SlowestRank(cost_of(dict(case))))
+    requests = sorted(case["requests"], key=lambda r: r["arrival_time"])
+    run = simulate_fleet(
+        workload_of(dict(case)), [group], router=GivenRanks([r["rank"] for r in requests]), log_decisions=True
+    )
+    assert run.decisions is not None
+    logs = [[step for step in run.decisions if step["replica"] == rank] for rank in range(count)]
+    return [{"ranks": steps, "t_end": steps[0]["t_end_s"]} for steps in zip(*logs, strict=True)]
 
 
 SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")
 DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
+    "dp": ranks,
+    **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
     **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
 }
 

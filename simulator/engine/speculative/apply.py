@@ -11,16 +11,16 @@ from simulator.engine.speculative.request import DraftingRequest
 from simulator.engine.speculative.step import Scheduled
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
-from simulator.plan import Chunk, Preemption, StepPlan
+from simulator.plan import Chunk, Holds, Preemption, StepPlan
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING
 from simulator.speculative.config import SpeculativeConfig
 
 
 class DraftedPlans:
-    """Applies the plans of one replica. `needs_drafts`: drafts of the last plan's step can be of use to a request."""
+    """Applies the plans of one replica. Of the last: `holds` of its last part, and whether its step `needs_drafts`."""
 
-    __slots__ = ("_config", "_longest", "_state", "_victims", "_viewer", "needs_drafts", "scheduled")
+    __slots__ = ("_config", "_longest", "_state", "_victims", "_viewer", "holds", "needs_drafts", "scheduled")
 
     def __init__(self, state: ReplicaState, viewer: Viewer, config: SpeculativeConfig, max_model_len: int) -> None:
         self._state = state
@@ -30,6 +30,7 @@ class DraftedPlans:
         self._victims: list[Preemption] = []
         self.scheduled: list[Scheduled] = []
         self.needs_drafts = False
+        self.holds = Holds.STEP
 
     def apply(self, plan: StepPlan, now_s: float) -> list[Scheduled]:
         """Apply `plan` and its further parts; returns what the step computes, in order."""
@@ -47,6 +48,7 @@ class DraftedPlans:
         part = plan
         while part.more:
             part = self._next_part(part, now_s)
+        self.holds = part.holds
         return self.scheduled
 
     def _run_on(self, chunks: dict[RequestView, Chunk], given: dict[RequestView, int], now_s: float) -> None:
@@ -99,6 +101,10 @@ class DraftedPlans:
         live = cast(DraftingRequest, victim.request)
         live.take_back()
         self._state.preempt(victim, now_s)
+
+    def schedule_again(self, live: DraftingRequest, tokens: int, now_s: float) -> Scheduled:
+        """Schedule a request as the plan did that still holds; blocks are there."""
+        return self._schedule(live, tokens, now_s)
 
     def _schedule(self, view: RequestView, tokens: int, now_s: float) -> Scheduled:
         """Take the blocks of a request's next tokens and of the drafter's behind them."""

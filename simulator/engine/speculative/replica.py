@@ -21,13 +21,14 @@ from simulator.engine.speculative.batch import VerifyBatch
 from simulator.engine.speculative.log import log_planned
 from simulator.engine.speculative.request import DraftingRequest
 from simulator.engine.speculative.results import VerifyResults
-from simulator.engine.speculative.step import Scheduled, VerifyStep
+from simulator.engine.speculative.run import Runs
+from simulator.engine.speculative.step import Scheduled, VerifyRun, VerifyStep
 from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
-from simulator.plan import Policy, PolicyFeatures, StepPlan
+from simulator.plan import Holds, Policy, PolicyFeatures, StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
 from simulator.results.recorder import Recorder
@@ -81,6 +82,9 @@ class SpeculativeReplica(Replica):
             self.late = self._results
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
+        self._runs: Runs | None = None
+        if self._decode_run_s is not None and decisions is None and not self._overlaps:
+            self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
         self._refuses = state.refuses
         state.refuses, state.caps = self._refusal, self._room
@@ -93,7 +97,7 @@ class SpeculativeReplica(Replica):
             raise InputError(what, hint="engine.order: fcfs or priority")
         batch = VerifyBatch(block_size)
         batch.clock = state.decode_clock
-        state.batch = batch
+        state.batch = self._batch = batch
         state.enters_late = False
         if isinstance(state.cache, (PrefixCache, PrefixLedger)):
             ahead = config.num_hash_lookahead_tokens
@@ -102,6 +106,13 @@ class SpeculativeReplica(Replica):
     def _new(self, request: Request) -> RequestState:
         self._speculation.acceptance.enter(request)
         return DraftingRequest(request, self.state.decode_clock)
+
+    def accept(self, request: Request) -> bool:
+        """See `Replica.accept`."""
+        enters = super().accept(request)
+        if enters and self._runs is not None:
+            self._runs.arrived_s.append(request.arrival_s)
+        return enters
 
     def _room(self, request: RequestView, num_blocks: int, block_size: int) -> int:
         """The longest answer of a request: the model's longest context less its prompt."""
@@ -124,6 +135,8 @@ class SpeculativeReplica(Replica):
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
+        if self._runs is not None:
+            self._runs.arrived_s.clear()
         if self.changed is not None:
             self.changed(self.index)
         self._viewer.look(now_s)
@@ -188,6 +201,12 @@ class SpeculativeReplica(Replica):
         assert isinstance(step, VerifyStep)
         if not step.is_wait:
             step.ends_s = [step.start_s + self._execute_step(step)]
+            holds, runs = self._plans.holds, self._runs
+            if holds is not Holds.STEP and runs is not None and (self._timeless or not step.waiting):
+                step.until_arrival = holds is Holds.ARRIVAL or self._cut_by_arrivals
+                if runs.can_follow(step):
+                    runs.work_out(step, due_s if step.until_arrival else inf)
+                    self._batch.run_used = [] if step.run is None else step.run.used
         if self._decisions is not None:
             log_planned(self._decisions, self.state, step, self._view.now_s)
 
@@ -202,10 +221,10 @@ class SpeculativeReplica(Replica):
     def finish_step(self, step: InFlight) -> None:
         """Commit the step, which has ended, or with asynchronous scheduling the one before it."""
         assert isinstance(step, VerifyStep)
-        state, records = self.state, self._records
+        if step.run is not None and len(step.ends_s) > 1:
+            step = self._pass_over(step, step.run)
         if not step.is_wait:
             self._record(step)
-            records.steps(step.ends_s, [state.blocks.num_blocks - state.blocks.num_free])
         if self._gone:
             self.aborts.end_with(step, [], 0.0)
             if self._decisions is not None:
@@ -223,7 +242,39 @@ class SpeculativeReplica(Replica):
     def _record(self, step: VerifyStep) -> None:
         """Begin a row of the records. All gaps between tokens are told of as results come."""
         state = self.state
+        used = state.blocks.num_blocks - state.blocks.num_free
         self._records.row(step.start_s, step.waiting, step.decode_seqs, step.shape)
         idle = len(state.running) - len(step.scheduled)
         if idle or step.is_odd or step.shape.draft_tokens:
             self._records.odd(idle, 0, 0, 0, len(step.plan.preempt), 0, 0, step.shape.draft_tokens)
+        self._records.steps(step.ends_s, [used])
+
+    def _pass_over(self, first: VerifyStep, run: VerifyRun) -> VerifyStep:
+        """Commit all steps of a run but the last, and return that, launched."""
+        runs, records, ends = self._runs, self._records, first.ends_s
+        assert runs is not None
+        steps = len(ends) - 2
+        first.ends_s = ends[:1]
+        self._record(first)
+        self._results.first_tokens = self.first_tokens
+        self._results.take_in(first)
+        first.ends_s = ends
+        for number in range(steps):
+            start_s, shape = ends[number], run.shapes[number]
+            records.row(start_s, runs.waiting_at(first, start_s), shape.decode_seqs, shape)
+            if shape.draft_tokens:
+                records.odd(0, 0, 0, 0, 0, 0, 0, shape.draft_tokens)
+            records.steps([ends[number + 1]], [run.used[number]])
+        if steps:
+            runs.pass_over(first, run, steps)
+        start_s, drafts = ends[-2], first.next_drafts
+        scheduled = [self._plans.schedule_again(live, 1 + drafts, start_s) for live in run.lives]
+        last = VerifyStep(self.state, _HOLDS, start_s, scheduled, runs.waiting_at(first, start_s))
+        last.next_drafts, last.ends_s = drafts, ends[-1:]
+        last.measure(self._propose(scheduled, drafts))
+        for part in scheduled:
+            self._launch(part, drafts)
+        return last
+
+
+_HOLDS = StepPlan()

@@ -1,5 +1,6 @@
 """A step with drafts: what it schedules, and its shape."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from simulator.engine.in_flight import OverlappedInFlight
@@ -27,13 +28,30 @@ class Scheduled:
         self.proposed = 0  # drafts for its next step
 
 
+class VerifyRun:
+    """Steps behind the first of a run. All sequences of steps begin with the second step of the run.
+
+    `accepted` has a list a request, with an entry a step; `growing` the requests, by their place, that take blocks in a
+    step, with how many; `used` the blocks in use.
+    """
+
+    __slots__ = ("accepted", "growing", "lives", "shapes", "used")
+
+    def __init__(self, lives: Sequence[DraftingRequest]) -> None:
+        self.lives = lives
+        self.accepted: list[list[int]] = [[] for _ in lives]
+        self.growing: list[list[tuple[int, int]]] = []
+        self.shapes: list[StepShape] = []
+        self.used: list[int] = []
+
+
 class VerifyStep(OverlappedInFlight):
     """A step that verifies drafts beside prompts; without asynchronous scheduling too.
 
     `next_drafts` are proposed for each request at its end, unless none of them would be verified (`skips_drafts`).
     """
 
-    __slots__ = ("drafted", "emitted", "next_drafts", "overlaps", "record", "scheduled", "skips_drafts")
+    __slots__ = ("drafted", "emitted", "next_drafts", "overlaps", "record", "run", "scheduled", "skips_drafts")
 
     def __init__(
         self, state: ReplicaState, plan: StepPlan, now_s: float, scheduled: Sequence[Scheduled], waiting: int
@@ -43,11 +61,16 @@ class VerifyStep(OverlappedInFlight):
         self.next_drafts = 0
         self.skips_drafts = False
         self.overlaps = state.traits.async_scheduling
+        self.run: VerifyRun | None = None
         self.record: dict[str, object] | None = None
 
     def look_s(self) -> float:
         """When the next plan is made."""
         return self.start_s if self.overlaps else self.ends_s[-1]
+
+    def steps_planned_by(self, at_s: float) -> int:
+        """How many of the steps are planned before an arrival at `at_s` is seen."""
+        return super().steps_planned_by(at_s) if self.overlaps else bisect_left(self.ends_s, at_s) + 1
 
     def measure(self, drafted_tokens: int) -> None:
         """Set the step's shape, before its tokens are counted as computed."""

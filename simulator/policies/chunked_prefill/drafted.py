@@ -9,8 +9,9 @@ what the drafter reads ahead (678); an admission with one token left is padded t
 from typing import NamedTuple, Protocol, cast
 
 from simulator.division import cdiv
-from simulator.plan import Chunk, Preemption, StepPlan, View
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
+from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
 from simulator.request import RequestView
@@ -29,13 +30,15 @@ class Left(NamedTuple):
     """What a step has left for the head of the queue; the note of its parts.
 
     `tokens` and `inputs` are the two budgets. `pads`: no running request of the step is in its prefill; `runs`: some
-    are scheduled. `passed` are the waiting requests that the step has passed over.
+    are scheduled. `settled`: all of them are, they decode, and no budget cuts their drafts: so they go on until one
+    finishes, or lacks blocks. `passed` are the waiting requests that the step has passed over.
     """
 
     tokens: int
     inputs: int
     pads: bool
     runs: bool
+    settled: bool
     passed: tuple[RequestView, ...] = ()
 
 
@@ -45,7 +48,8 @@ def drafted_step(view: View, limits: VllmLimits, drafting: Drafting) -> StepPlan
         return _admit_next(view, limits, drafting, cast("Left", view.note))
     chunks, preempted, left = _schedule_running(view, limits, drafting)
     more = not preempted and left.tokens > 0 and len(view.waiting) > 0
-    return StepPlan(preempt=preempted, prefill=tuple(chunks), decode=False, more=more, note=left)
+    holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
+    return StepPlan(preempt=preempted, prefill=tuple(chunks), decode=False, holds=holds, more=more, note=left)
 
 
 def _schedule_running(
@@ -64,9 +68,11 @@ def _schedule_running(
     victims: list[RequestView] = []
     index = freed = 0
     pads = True
+    settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
         tokens = _tokens_of(cast("DraftingView", request), threshold, min(tokens_left, inputs_left - slots), drafting)
+        settled = settled and tokens == request.num_tokens_to_compute and request.is_decoding
         if tokens <= 0:
             index += 1
             continue
@@ -100,7 +106,13 @@ def _schedule_running(
         free -= needed
         index += 1
     chunks = [Chunk(request, tokens) for request, (tokens, _) in scheduled.items()]
-    return chunks, tuple(preempted), Left(tokens_left, inputs_left, pads, len(scheduled) > 0)
+    settled = settled and not preempted and len(chunks) == len(running)
+    return chunks, tuple(preempted), Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
+
+
+def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
+    """How long the running requests go on as in this step, to which the queue adds nothing."""
+    return decodes_on(view, limits.slots, limits.order).holds if left.settled else Holds.STEP
 
 
 def _tokens_of(request: DraftingView, threshold: int, budget: int, drafting: Drafting) -> int:
@@ -129,7 +141,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
     budget = min(left.tokens, left.inputs - slots)
     passed = list(left.passed)
     if budget <= 0 or len(view.running) >= limits.slots:
-        return _NO_MORE
+        return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left))
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
     for request in view.waiting:
@@ -155,10 +167,12 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
             continue
         available = free - unused - kept
         if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
+            if limits.in_chunks and not passed:  # until others finish: as in `step`
+                return StepPlan(decode=False, holds=_holds(view, limits, left))
             break
         if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:
             break
-        note = Left(left.tokens - tokens, left.inputs - tokens - slots, left.pads, left.runs, tuple(passed))
+        note = Left(left.tokens - tokens, left.inputs - tokens - slots, left.pads, left.runs, False, tuple(passed))
         return StepPlan(prefill=(Chunk(request, tokens),), decode=False, more=True, note=note)
     return _NO_MORE
 
