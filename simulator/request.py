@@ -46,6 +46,7 @@ class ArrivingRequest(NamedTuple):
     predicted_output_tokens: int | None
     deadline_s: float | None
     content: PromptContent | None
+    data_parallel_rank: int | None
 
 
 class Request(NamedTuple):
@@ -53,6 +54,7 @@ class Request(NamedTuple):
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
     the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
+    `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it.
     `accepted_drafts` are those of its verify steps in turn, from the first again after the last, where they are known.
     """
 
@@ -68,6 +70,7 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
+    data_parallel_rank: int | None = None
     accepted_drafts: tuple[int, ...] | None = None
 
     def arriving(self) -> ArrivingRequest:
@@ -75,7 +78,7 @@ class Request(NamedTuple):
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-            return ArrivingRequest._make((*self[:4], *self[5:11], content))
+            return ArrivingRequest._make((*self[:4], *self[5:11], content, self.data_parallel_rank))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
 

@@ -98,6 +98,7 @@ class RequestState:
             self.deadline_s,
             _,
             _,
+            _,
         ) = request
         self.status = WAITING
         self.admission = -1  # its number among all admissions

@@ -71,6 +71,7 @@ class Workload(StoredColumns):
     session_ids: Sequence[str | None] | None = None
     predicted_output_tokens: Ints | None = None  # -1: none
     deadline_s: Floats | None = None  # NaN: none
+    data_parallel_rank: Ints | None = None  # -1: any
     content: Sequence[PromptContent | None] | None = None
     accepted_drafts: Sequence[tuple[int, ...] | None] | None = None
     after_row: Ints | None = None  # -1: arrives at its own time
@@ -139,7 +140,7 @@ class Workload(StoredColumns):
 
     def _piece(self, rows: Sequence[int]) -> Iterator[Request]:
         place = slice(rows.start, rows.stop) if isinstance(rows, range) else np.asarray(rows)
-        predicted, deadline_s = self.predicted_output_tokens, self.deadline_s
+        predicted, deadline_s, ranks = self.predicted_output_tokens, self.deadline_s, self.data_parallel_rank
         columns: tuple[Iterable[object], ...] = (
             rows,
             map(str, rows) if self.request_ids is None else _entries(self.request_ids, rows),
@@ -153,6 +154,7 @@ class Workload(StoredColumns):
             _NO_ENTRIES if predicted is None else [None if n < 0 else n for n in predicted[place].tolist()],
             _NO_ENTRIES if deadline_s is None else [None if s != s else s for s in deadline_s[place].tolist()],
             _entries(self.content, rows),
+            _NO_ENTRIES if ranks is None else [None if n < 0 else n for n in ranks[place].tolist()],
             _entries(self.accepted_drafts, rows),
         )
         return map(_made, zip(*columns, strict=False))

@@ -111,6 +111,8 @@ def _part(workload: Workload) -> Part:
         columns["predicted_output_tokens"] = [n if n >= 0 else None for n in workload.predicted_output_tokens.tolist()]
     if workload.deadline_s is not None:
         columns["deadline_s"] = [s if s == s else None for s in workload.deadline_s.tolist()]
+    if workload.data_parallel_rank is not None:
+        columns["data_parallel_rank"] = [n if n >= 0 else None for n in workload.data_parallel_rank.tolist()]
     if workload.patience_s is not None:
         columns["patience_s"] = [s if s == s else None for s in workload.patience_s.tolist()]
     if workload.accepted_drafts is not None:

@@ -52,14 +52,10 @@ def balancer(case: Case) -> list[int]:
         else:
             name, rank = told
             row = rows[name] = len(rows)
-            request: Any = SimpleNamespace(row=row)
-            if rank is None:
-                load = router.choose(request, signals.replicas)
-                signals.sent(load)
-                rank = load.index
-            else:
-                router.sent(row, server, rank)
-            chosen.append(rank)
+            request: Any = SimpleNamespace(row=row, data_parallel_rank=rank)
+            load = router.choose(request, signals.replicas)
+            signals.sent(load)
+            chosen.append(load.index)
     return chosen
 
 
