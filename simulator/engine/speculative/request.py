@@ -34,10 +34,11 @@ class DraftingRequest(RequestState):
         known = self.input_tokens + self.base_outputs
         return known + self.num_output_placeholders + self.num_drafts - self.base_computed
 
-    def verified(self, drafts: int, accepted: int) -> None:
-        """A step has verified drafts of the request, padding too, as vLLM's `observe_draft` counts them."""
-        key = drafts, accepted
-        self._draft_counts[key] = self._draft_counts.get(key, 0) + 1
+    def verified(self, drafts: int, accepted: int, steps: int = 1) -> None:
+        """So many steps have each verified drafts of it, padding too, as vLLM's `observe_draft` counts them."""
+        if steps:
+            key = drafts, accepted
+            self._draft_counts[key] = self._draft_counts.get(key, 0) + steps
 
     @property
     def draft_counts(self) -> Mapping[tuple[int, int], int]:

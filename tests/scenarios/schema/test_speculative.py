@@ -150,3 +150,8 @@ def test_a_run_folder_keeps_the_counts_of_drafts(tmp_path: Path) -> None:
     assert drafts is not None
     for name in ("row", "drafts", "accepted", "steps"):
         assert getattr(saved, name).tolist() == getattr(drafts, name).tolist()
+
+
+def test_steps_that_are_jumped_over_count_their_drafts() -> None:
+    quick, stepwise = (scenarios.run(scenario(), fast_forward=fast) for fast in (True, False))
+    assert quick.summary == stepwise.summary
