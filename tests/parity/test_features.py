@@ -104,6 +104,7 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
         ("self._added.clear()", "pass"),
         ("len(ranks) * self._index // self._count + self._chosen", "self._chosen"),
         ("self._chosen += 1", "pass"),
+        ("rank = request.data_parallel_rank", "rank = None"),
         ("server.in_flight[rank] -= 1", "pass"),
     ],
 )
