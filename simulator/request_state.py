@@ -6,6 +6,7 @@ to it: the engine keeps that apart (`simulator.engine.state.ReplicaState.request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import nan
@@ -97,6 +98,7 @@ class RequestState:
             self.deadline_s,
             _,
             _,
+            _,
         ) = request
         self.status = WAITING
         self.admission = -1  # its number among all admissions
@@ -169,6 +171,11 @@ class RequestState:
         if tokens < self.reserved_tokens:
             tokens = self.reserved_tokens
         return -(-tokens // self.clock.block_size)
+
+    @property
+    def draft_counts(self) -> Mapping[tuple[int, int], int] | None:
+        """Verify steps by drafts and accepted drafts; None where nothing is drafted."""
+        return None
 
     def take_over(self, prefilled: RequestState) -> None:
         """Go on where another replica has stopped: it computed the prompt and sampled the first token."""

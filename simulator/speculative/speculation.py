@@ -2,14 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
+from simulator.speculative.acceptance import Acceptance
 from simulator.speculative.config import SpeculativeConfig
-
-
-class Acceptance(Protocol):
-    """How many drafts the model accepts: the same whatever a policy does, and never shown to it."""
-
-    def accepted(self, row: int, verify_step: int) -> int:
-        """Leading drafts accepted in the request's verify step of this number, from 0; the engine caps it."""
 
 
 class Proposals(Protocol):

@@ -97,6 +97,9 @@ class Listed:
 
     lists: Sequence[Sequence[int]]
 
+    def enter(self, request: Request) -> None:
+        pass
+
     def accepted(self, row: int, verify_step: int) -> int:
         law = self.lists[row]
         return law[verify_step % len(law)]

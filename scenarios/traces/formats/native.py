@@ -53,6 +53,14 @@ def seconds(value: object, name: str) -> float:
     return number
 
 
+def drafts(value: object, name: str) -> tuple[int, ...] | None:
+    """Accepted drafts of the verify steps in turn: numbers of 0 or more."""
+    numbers = integers(value, name)
+    if any(number < 0 for number in numbers):
+        raise RowError(f"{name} has a negative number", value)
+    return numbers or None
+
+
 OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "request_id": word,
     "priority": _priority,
@@ -69,6 +77,7 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "after_request_id": word,
     "delay_s": seconds,
     "patience_s": seconds,
+    "accepted_drafts": drafts,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
 

@@ -104,6 +104,7 @@ class SpeculativeReplica(Replica):
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
 
     def _new(self, request: Request) -> RequestState:
+        self._speculation.acceptance.enter(request)
         return DraftingRequest(request, self.state.decode_clock)
 
     def accept(self, request: Request) -> bool:

@@ -1,5 +1,7 @@
 """A request in service where drafts are verified: what vLLM's `Request` keeps beside the plain counts."""
 
+from collections.abc import Mapping
+
 from simulator.request import Request
 from simulator.request_state import WAITING, DecodeClock, RequestState
 
@@ -12,7 +14,7 @@ class DraftingRequest(RequestState):
     """
 
     __slots__ = (
-        "drafts_accepted", "drafts_verified", "in_flight_tokens", "num_drafts", "num_output_placeholders",
+        "_draft_counts", "in_flight_tokens", "num_drafts", "num_output_placeholders",
         "sampling_steps", "stale_tokens", "verify_steps",
     )  # fmt: skip
 
@@ -24,8 +26,7 @@ class DraftingRequest(RequestState):
         self.stale_tokens = 0  # of these, scheduled before its last preemption
         self.sampling_steps = 0
         self.verify_steps = 0
-        self.drafts_verified = 0
-        self.drafts_accepted = 0
+        self._draft_counts: dict[tuple[int, int], int] = {}
 
     # No decode step is counted by the clock, so that counts are simpler than those of a plain request.
 
@@ -53,6 +54,17 @@ class DraftingRequest(RequestState):
         """Tokens of its prompt or, decoding, the sampled token and the drafts behind it."""
         known = self.input_tokens + self.base_outputs
         return known + self.num_output_placeholders + self.num_drafts - self.base_computed
+
+    def verified(self, drafts: int, accepted: int, steps: int = 1) -> None:
+        """So many steps have each verified drafts of it, padding too, as vLLM's `observe_draft` counts them."""
+        if steps:
+            key = drafts, accepted
+            self._draft_counts[key] = self._draft_counts.get(key, 0) + steps
+
+    @property
+    def draft_counts(self) -> Mapping[tuple[int, int], int]:
+        """Its verify steps, by drafts and accepted drafts."""
+        return self._draft_counts
 
     def take_back(self) -> None:
         """It is preempted: results on their way are delivered, and change none of its counts."""

@@ -94,9 +94,8 @@ class VerifyResults(LateResults):
         live, state = part.live, self._state
         returned = 1 + part.accepted
         rejected = part.drafts - part.accepted
-        if not part.padded and part.drafts:
-            live.drafts_verified += part.drafts
-            live.drafts_accepted += part.accepted
+        if part.drafts:
+            live.verified(part.drafts, part.accepted)
         left = state.tokens_left(live)
         tokens = min(returned, left)
         live.base_outputs += tokens

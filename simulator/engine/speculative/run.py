@@ -139,8 +139,8 @@ class Runs:
             live.sampling_steps += steps
             if drafts:
                 live.verify_steps += steps
-                live.drafts_verified += drafts * steps
-                live.drafts_accepted += total
+                for value in range(drafts + 1):
+                    live.verified(drafts, value, counted.count(value))
             live.last_token_s = last_s
             self._plans.enter(live, live.base_computed)
         if state.streams:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.front_end import FrontEnd
+from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
 from simulator.servers import Flag, Launch, Server
 from simulator.timing.host import Host
 
@@ -40,6 +41,7 @@ _RARE = (
         means=True,
     ),
     Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
+    Flag("--speculative-config -sc", "engine.speculative_config", read=read_speculative, write=write_speculative),
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
     Flag("--dp-sync-interval", "engine.dp_sync_interval"),
     Flag("--watermark", "engine.watermark", default=0.0),
@@ -95,7 +97,7 @@ NOT_MODELLED = {
     "linear-backend *-decode-backend *-prefill-backend kernel-config all2all-backend disable-custom-all-reduce "
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
-    "speculative decoding is not modelled yet": "speculative-* spec-* num-speculative-tokens",
+    "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
     "adapters are not modelled yet": "*lora*",
     "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
