@@ -55,7 +55,7 @@ def parity(
     check_choice(engine, tuple(TITLES), "engine")
     if engine != VLLM:
         raise InputError(f"{TITLES[engine]}'s scheduler cannot be asked yet", file="--engine", hint="--engine vllm")
-    process = EngineProcess(engine_python, engine)
+    process = EngineProcess(engine_python, VLLM)
     console.note(f"{process.title} decides beside {chosen.engine.policy}")
     found = compare(chosen, process, steps=steps)
     if json:

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 # Little memory, so that requests are preempted, and prompts with a common beginning.
-TIGHT = ["hardware.num_gpu_blocks=260", "workload.classes.0.prefix={tokens: 100}", "engine.enable_prefix_caching=true"]
+TIGHT = ["hardware.num_gpu_blocks=100", "workload.classes.0.prefix={tokens: 100}", "engine.enable_prefix_caching=true"]
 
 
 @pytest.mark.parametrize("order", ["fcfs", "priority"])
