@@ -64,10 +64,10 @@ def at_best(charges: Charges, slo: Slo | None, *, streams: bool, cut: bool) -> F
     metrics |= best.latency("e2el_ms", charges.first_token_alone_s + charges.decode_alone_s, best.totals)
     metrics |= best.rates()
     if slo is not None and slo.limits:
-        attainment = best.attainment(slo)
-        metrics["slo_attainment"] = attainment
-        goodput = attainment.value * metrics["request_throughput"].value
-        metrics["request_goodput"] = Bound(goodput, f"{attainment.by}, {metrics['request_throughput'].by}", attainment.assumes)
+        share, rate = best.attainment(slo), metrics["request_throughput"]
+        names = ", ".join(dict.fromkeys((share.by, rate.by)))
+        metrics["slo_attainment"] = share
+        metrics["request_goodput"] = Bound(share.value * rate.value, names, rate.assumes)
     why_not = (*(() if best.fixed else (_MOVING,)), *(() if streams else (_WHOLE,)))
     return Found(metrics, best.largest_rate(), why_not)
 
@@ -131,22 +131,29 @@ class _AtBest:
             found[f"{statistic}_{name}"] = Bound(float(np.percentile(alone_s, 100 * share)), ALONE, alone)
         if self.fixed:
             arrival_s = self.charges.requests.arrival_s
-            mean = Bound(least_mean_flow_s(arrival_s, work.seconds), work.by(SHORTEST), self.assumes(work.limit))
-            later = [mean] if name == "ttft_ms" else [mean, self._first_then_decodes()]
+            later = (
+                [self._mean_first_token]
+                if work is self.prompts
+                else [self._mean_flow(work), self._first_then_decodes()]
+            )
             found[f"mean_{name}"] = max(found[f"mean_{name}"], *later, key=lambda one: one.value)
             known: dict[float, Bound] = {}
             for statistic, share in PERCENTILES.items():
                 if share not in known:
                     seconds = least_percentile_s(arrival_s, work.seconds, alone_s, share)
                     known[share] = Bound(seconds, work.by(LATE), self.assumes(work.limit))
-                found[f"{statistic}_{name}"] = max(found[f"{statistic}_{name}"], known[share], key=lambda one: one.value)
+                found[f"{statistic}_{name}"] = max(
+                    found[f"{statistic}_{name}"], known[share], key=lambda one: one.value
+                )
         return {key: Bound(_ms(one.value), one.by, one.assumes) for key, one in found.items()}
+
+    def _mean_flow(self, work: _Work) -> Bound:
+        found = least_mean_flow_s(self.charges.requests.arrival_s, work.seconds)
+        return Bound(found, work.by(SHORTEST), self.assumes(work.limit))
 
     @cached_property
     def _mean_first_token(self) -> Bound:
-        work = self.prompts
-        found = least_mean_flow_s(self.charges.requests.arrival_s, work.seconds)
-        return Bound(found, work.by(SHORTEST), self.assumes(work.limit))
+        return self._mean_flow(self.prompts)
 
     def _first_then_decodes(self) -> Bound:
         """The mean time to the last token by that to the first, and the decodes alone."""

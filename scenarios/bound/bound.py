@@ -1,17 +1,20 @@
 """Bounds of a scenario: what no scheduler can do better on its requests and its step costs.
 
-Every bound is a relaxation with a proof: `charges` says what a request costs at least, `relaxations` what a machine that
-pays these prices can reach, `at_best` which metric follows from which. Of several the tightest counts. Where what a
-proof needs does not hold, no bound is given, and the reason is.
+Every bound is a relaxation with a proof: `charges` says what a request costs at least, `relaxations` what a machine
+that pays these prices can reach, `at_best` which metric follows from which. Of several the tightest counts. Where what
+a proof needs does not hold, no bound is given, and the reason is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.replica_parts import build
-from scenarios.bound.at_best import Bound, Found, at_best
+from scenarios.bound.at_best import Bound, at_best
 from scenarios.bound.charges import Charges, Server
 from scenarios.bound.requests import measured_requests
 from scenarios.schema.scenario import Scenario
@@ -22,10 +25,7 @@ from simulator.results.records import Records, Status
 from simulator.timing.floor import floors_of
 from simulator.workload import Workload
 
-Summary = Mapping[str, object]
-
-_REJECTS = "the queue is capped, so which requests are served depends on the scheduler: {} alone is bounded"
-_ATTAINMENT = "slo_attainment"
+_SAME = "and others may serve more requests: the share within the SLO alone is comparable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,13 @@ def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cool
     if not len(requests):
         return Bounds({}, None, ("there is no request",))
     if requests.shares:
-        server = Server(server.replicas, server.seqs, server.tokens, None, server.caches, server.floors)
-    policy = build(scenario).make_policy()
-    streams = OptionalMembers.of(policy).traits.streams
-    found: Found = at_best(Charges(server, requests), scenario.resolve_slo(), streams=streams, cut=bool(warmup_s or cooldown_s))
+        server = replace(server, kv_tokens=None)
+    streams = policy_traits(scenario).streams
+    found = at_best(Charges(server, requests), scenario.resolve_slo(), streams=streams, cut=warmup_s + cooldown_s > 0)
     engine = scenario.engine
     caps = (engine.max_queued_requests, engine.max_num_queued_reqs, engine.max_num_queued_tokens)
     if any(cap is not None for cap in caps):
-        kept = {key: one for key, one in found.metrics.items() if key == _ATTAINMENT}
-        return Bounds(kept, None, (_REJECTS.format(_ATTAINMENT),))
+        return Bounds(_share(found.metrics), None, (f"the queue is capped, {_SAME}",))
     return Bounds(found.metrics, found.rate, found.why_not)
 
 
@@ -97,24 +95,17 @@ def weakest(each: Sequence[Bounds]) -> Bounds:
     return Bounds(metrics, rate, tuple(dict.fromkeys(why for other in each for why in other.why_not)))
 
 
-def unserved(records: Records, workload: Workload) -> str | None:
-    """Why a run is none of those that the bounds speak of; None where it has served every request whole."""
-    status = records.requests.status
-    lost = int((status != Status.FINISHED).sum())
-    if lost:
-        return f"{lost:,} requests were not served"
-    if not workload.loops and not workload.answers_back:
-        asked = int((workload.output_tokens.clip(max=workload.max_tokens)).sum())
-        if int(records.requests.output_tokens.sum()) != asked:
-            return "answers were cut short"
-    return None
-
-
 def of_run(bounds: Bounds, records: Records, workload: Workload) -> Bounds:
     """The bounds that hold for this run: of one that left requests unserved, the share within the SLO alone."""
-    why = unserved(records, workload)
-    if why is None:
-        return bounds
-    cut_short = "cut short" in why
-    kept = {} if cut_short else {key: one for key, one in bounds.metrics.items() if key == _ATTAINMENT}
-    return Bounds(kept, None, (*bounds.why_not, f"{why}: the others are not comparable with what serves all"))
+    requests = records.requests
+    lost = int((requests.status != Status.FINISHED).sum())
+    if lost:
+        return Bounds(_share(bounds.metrics), None, (*bounds.why_not, f"{lost:,} requests were not served, {_SAME}"))
+    asked = np.minimum(workload.output_tokens, workload.max_tokens)
+    if not workload.loops and int(requests.output_tokens.sum()) != int(asked.sum()):
+        return Bounds({}, None, (*bounds.why_not, "the server cut answers short"))
+    return bounds
+
+
+def _share(metrics: Mapping[str, Bound]) -> dict[str, Bound]:
+    return {key: one for key, one in metrics.items() if key == "slo_attainment"}

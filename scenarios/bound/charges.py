@@ -1,8 +1,8 @@
 """Prices of requests that no schedule undercuts: alone, and as shares of steps that many compute together.
 
 **Alone.** A request that computes in a step makes it last at least `floor.s` of its own counts, as every coefficient of
-a `StepFloor` is 0 or more. Its steps come one after the other. So the sum over the fewest steps that it needs, each with
-its own counts alone, is a bound on its time, whatever else happens.
+a `StepFloor` is 0 or more. Its steps come one after the other. So the sum over the fewest steps that it needs, each
+with its own counts alone, is a bound on its time, whatever else happens.
 
 **Work.** A step's seconds are shared out over what it computes so that no more is charged than it lasts. What a floor
 has for tokens, rows, contexts and pairs is charged to these. What it has for the step itself is charged in one of three
@@ -99,9 +99,11 @@ class Charges:
     def _decode_s(self, floor: StepFloor) -> Floats:
         """Charges of all tokens but the first, which the prompt gives: contexts prompt + 1, prompt + 2, ..."""
         prompt, decodes = self.requests.prompt.astype(np.float64), self.requests.outputs.astype(np.float64) - 1
-        again = floor.prefill_context + floor.pair  # for a token of context, by a prefill of one token
+        again = np.full(len(prompt), floor.prefill_context + floor.pair)  # a token of context, by a prefill of one
         if not self.server.caches:  # by a prefill of all prompt + 1 tokens, or more
             again = floor.prefill_context + floor.pair * (prompt + 2) / 2 + floor.token * prompt / (prompt + 1)
-        each = np.minimum(floor.decode_context, again)
         contexts = decodes * prompt + decodes * (decodes + 1) / 2
-        return decodes * (floor.step + floor.token + floor.row) + each * contexts
+        found: Floats = decodes * (floor.step + floor.token + floor.row) + contexts * again.clip(
+            max=floor.decode_context
+        )
+        return found

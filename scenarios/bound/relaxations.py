@@ -24,7 +24,8 @@ def least_mean_flow_s(arrival_s: Floats, work_s: Floats) -> float:
     """
     ready: list[float] = []
     now = total = 0.0
-    arrivals, works = arrival_s.tolist(), work_s.tolist()
+    arrivals: list[float] = arrival_s.tolist()
+    works: list[float] = work_s.tolist()
     for at, work in zip(arrivals, works, strict=True):
         while ready and now + ready[0] <= at:
             now += heappop(ready)

@@ -139,7 +139,9 @@ def least_computed(prompt: Ints, outputs: Ints, contents: list[PromptContent | N
         tokens = int(prompt[row])
         shared = []
         if content.block_hashes:
-            run = next((at for at, key in enumerate(content.block_hashes) if blocks[key] < 2), len(content.block_hashes))
+            run = next(
+                (at for at, key in enumerate(content.block_hashes) if blocks[key] < 2), len(content.block_hashes)
+            )
             shared.append(run * content.hash_block_size)
         if content.prefix_group is not None:
             shared.append(content.prefix_tokens if groups[content.prefix_group] > 1 else 0)

@@ -8,6 +8,7 @@ linear in the counts of a step and nowhere above the model. Whatever follows fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ def lines_below(counts: Sequence[float] | Floats, seconds: Sequence[float] | Flo
             hull.pop()
         hull.append(place)
     edges = []
-    for first, second in zip(hull, hull[1:], strict=False):
+    for first, second in pairwise(hull):
         slope = (y[second] - y[first]) / (x[second] - x[first])
         if slope > 0 and (level := float(np.min(y - slope * x))) > 0:
             edges.append((level, float(slope)))

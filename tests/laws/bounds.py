@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
-import numpy as np
-
 from scenarios.bound.at_best import Found, at_best
 from scenarios.bound.charges import Charges, Server
 from scenarios.bound.requests import measured_requests
@@ -17,9 +15,9 @@ from simulator.hardware.models import find_model
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.table import METRICS
-from simulator.plan import OptionalMembers, Policy
+from simulator.plan import OptionalMembers
 from simulator.results.records import Status
-from simulator.timing.cost import CostModel
+from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.floor import floors_of
 from simulator.timing.linear_cost import Linear
 from simulator.timing.roofline_cost import Roofline
@@ -27,6 +25,7 @@ from tests.laws.optimum import Case, least_end_s, least_sum
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 
 MOST_STATES = 140  # of a case: what the optimum has to look at grows with its square
+FEW_STATES = 50
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,29 @@ def _kinked() -> CostModel:
     return Roofline(find_model("gpt2"), gpu, host_s=1e-5, layer_overhead_s=1e-6)
 
 
-def random_case(seed: int) -> SmallCase:
+def random_case(seed: int, most_states: int = MOST_STATES) -> SmallCase:
     """A case of up to 8 requests, the smaller the more there are."""
     rng = random.Random(seed)
     count = rng.choice([1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8])
     lengths: list[tuple[int, int]] = []
     states = 1
     for place in range(count):
-        left = MOST_STATES // states // 2 ** (count - place - 1)
+        left = most_states // states // 2 ** (count - place - 1)
         able = [(p, n) for p in range(1, 7) for n in range(1, 5) if p + n <= left]
         lengths.append(rng.choice(able or [(1, 1)]))
         states *= sum(lengths[-1])
     rng.shuffle(lengths)
     cost = rng.choice(
-        [Linear(1.0), Linear(1.0, 0.25), Linear(0.5, 0.5, 0.1), Linear(0.0, 1.0, 0.05), Linear(1.0, 0.0, 0.3), _kinked()]
+        [
+            Linear(1.0),
+            Linear(1.0, 0.25),
+            Linear(0.5, 0.5, 0.1),
+            Linear(0.0, 1.0, 0.05),
+            Linear(1.0, 0.0, 0.3),
+            _kinked(),
+        ]
     )
-    unit = cost.step_s(_one_token())
+    unit = cost.step_s(StepShape(1, 2))
     arrivals, now = [], 0.0
     for _ in range(count):
         now += rng.choice([0.0, 0.0, 0.5, 1.0, 1.7, 4.0]) * unit
@@ -79,12 +85,6 @@ def random_case(seed: int) -> SmallCase:
     case = Case(tuple(arrivals), tuple(lengths), rng.choice([1, 2, 3, 8]), tokens, kv_tokens, cost)
     limits = {name: rng.choice([1, 2, 4, 8]) * unit * 1e3 for name in ("ttft_ms", "e2el_ms")}
     return SmallCase(case, Slo(ttft_ms=limits["ttft_ms"], e2el_ms=rng.choice([None, 2 * limits["e2el_ms"]])))
-
-
-def _one_token():  # type: ignore[no-untyped-def]
-    from simulator.timing.cost import StepShape
-
-    return StepShape(1, 2)
 
 
 def bounds_of(small: SmallCase) -> Found:
@@ -120,10 +120,12 @@ def optima_of(small: SmallCase) -> dict[str, float]:
 
     several = [answer for answer in answers if answer > 1]
     found = {
-        "mean_ttft_ms": 1e3 / count * least_sum(case, first, lambda row, got, at: 0.0 if got else max(0.0, at - arrivals[row])),
-        "mean_e2el_ms": 1e3 / count * least_sum(
-            case, last, lambda row, got, at: 0.0 if got == answers[row] else max(0.0, at - arrivals[row])
-        ),
+        "mean_ttft_ms": 1e3
+        / count
+        * least_sum(case, first, lambda row, got, at: 0.0 if got else max(0.0, at - arrivals[row])),
+        "mean_e2el_ms": 1e3
+        / count
+        * least_sum(case, last, lambda row, got, at: 0.0 if got == answers[row] else max(0.0, at - arrivals[row])),
         "request_throughput": count / (least_end_s(case) - arrivals[0]),
     }
     if several:
@@ -174,4 +176,8 @@ def _summary(small: SmallCase, name: str) -> dict[str, float]:
     if (requests.status != Status.FINISHED).any() or (requests.output_tokens != workload.output_tokens).any():
         return {}
     summary = summarize(run.records, slo=small.slo)
-    return {key: float(value) for key, value in summary.items() if key in METRICS and METRICS[key].better and value is not None}
+    return {
+        key: float(value)
+        for key, value in summary.items()
+        if key in METRICS and METRICS[key].better and value is not None
+    }

@@ -2,8 +2,8 @@
 
 A state is what each request has computed and got; a label is a time and a cost so far. From a label a schedule may take
 any step (any requests, chunks of any length, within slots, tokens and memory, others thrown out of memory where it
-lacks room), or wait for the next arrival. To wait longer, or to throw out more, helps nobody: the rest of a schedule can
-be copied without. A label with a later time and a larger cost than another of its state leads to nothing better.
+lacks room), or wait for the next arrival. To wait longer, or to throw out more, helps nobody: the rest of a schedule
+can be copied without. A label with a later time and a larger cost than another of its state leads to nothing better.
 """
 
 from __future__ import annotations
