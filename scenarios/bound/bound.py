@@ -70,7 +70,7 @@ def _server(scenario: Scenario) -> Server:
         raise InputError("a fleet has replicas of several kinds, or a number of them that changes")
     if scenario.hardware.enable_expert_parallel:
         raise InputError("the replicas' steps are common ones, whose price is not that of each")
-    if scenario.engine.parameter("speculative_config") is not None:
+    if scenario.engine.speculative_config is not None:
         raise InputError("with drafts, a step may give a request several tokens")
     parts = build(scenario)
     policy = parts.make_policy()

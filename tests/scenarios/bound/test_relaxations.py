@@ -9,7 +9,7 @@ import pytest
 from scenarios.bound.relaxations import agreeable, earliest_end_s, fewest_late, least_mean_flow_s, least_percentile_s
 
 
-def _array(*values: float) -> np.ndarray:  # type: ignore[type-arg]
+def _array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
