@@ -110,7 +110,8 @@ def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[
 def _bound(summaries: Summaries, key: str) -> float | None:
     """The mean bound of a metric over the seeds of the first run that has one; None without."""
     for runs in summaries.values():
-        values = [each["bound"][key] for each in runs if key in (each.get("bound") or {})]
+        found: list[object] = [each.get("bound") for each in runs]
+        values = [float(bounds[key]) for bounds in found if isinstance(bounds, Mapping) and key in bounds]
         if values:
             return sum(values) / len(values)
     return None
