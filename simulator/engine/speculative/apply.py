@@ -3,7 +3,7 @@
 Every part is checked first, as in `simulator.engine.state`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from simulator.division import cdiv
@@ -52,8 +52,8 @@ class DraftedPlans:
     def apply(self, plan: StepPlan, now_s: float) -> list[Scheduled]:
         """Apply `plan` and its further parts; returns what the step computes, in order."""
         state = self._state
-        if plan.resume or plan.paused or plan.decode or any(preemption.swap for preemption in plan.preempt):
-            raise state.broken("swaps, pauses or decodes without chunks, which speculative decoding does not allow")
+        if plan.resume or plan.decode or any(preemption.swap for preemption in plan.preempt):
+            raise state.broken("swaps, or decodes without chunks, which speculative decoding does not allow")
         self.scheduled, self.needs_drafts = [], False
         chunks = {chunk.request: chunk for chunk in plan.prefill}
         given = {preemption.request: preemption.scheduled_tokens for preemption in plan.preempt}
@@ -61,15 +61,24 @@ class DraftedPlans:
             raise state.broken("computes a request twice, or one that it preempts")
         self._victims = list(plan.preempt)
         if chunks or given:
-            self._run_on(chunks, given, now_s)
+            self._run_on(chunks, given, plan.paused, now_s)
         part = plan
         while part.more:
             part = self._next_part(part, now_s)
         self.holds = part.holds
         return self.scheduled
 
-    def _run_on(self, chunks: dict[RequestView, Chunk], given: dict[RequestView, int], now_s: float) -> None:
-        """Schedule the running requests in order; victims leave as blocks are lacking."""
+    def _run_on(
+        self,
+        chunks: dict[RequestView, Chunk],
+        given: dict[RequestView, int],
+        paused: Sequence[RequestView],
+        now_s: float,
+    ) -> None:
+        """Schedule the running requests in order; victims leave as blocks are lacking.
+
+        A victim without tokens is its own, and leaves in its turn, unless it is `paused`: it was passed over.
+        """
         for live in list(self._state.running):
             if live not in self._state.running:
                 continue  # a victim that has left
@@ -78,7 +87,7 @@ class DraftedPlans:
                 self.scheduled.append(self._schedule(live, chunk.num_tokens, now_s))
             elif given.get(live):
                 self._schedule(live, given[live], now_s)
-            elif live in given:
+            elif live in given and live not in paused:
                 while live in self._state.running:
                     self._preempt(now_s)
         while self._victims:

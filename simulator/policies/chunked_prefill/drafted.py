@@ -38,16 +38,19 @@ def drafted_step(view: View, limits: VllmLimits, drafting: Drafting) -> StepPlan
     """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one."""
     if view.step_tokens is not None:
         return _admit_next(view, limits, drafting, cast("Left", view.note))
-    chunks, preempted, left = _schedule_running(view, limits, drafting)
+    chunks, preempted, passed, left = _schedule_running(view, limits, drafting)
     more = not preempted and left.tokens > 0 and len(view.waiting) > 0
     holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
-    return StepPlan(preempt=preempted, prefill=tuple(chunks), decode=False, holds=holds, more=more, note=left)
+    return StepPlan(preempted, (), tuple(chunks), False, passed, holds, more=more, note=left)
 
 
 def _schedule_running(
     view: View, limits: VllmLimits, drafting: Drafting
-) -> tuple[list[Chunk], tuple[Preemption, ...], Left]:
-    """Tokens and blocks for the running requests in order of admission; victims are those of `step`."""
+) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], Left]:
+    """Tokens and blocks for the running requests in order of admission; victims are those of `step`.
+
+    Returns with them the victims that the loop had passed over: they left when a request behind them lacked blocks.
+    """
     config, longest = drafting
     size, slots, lookahead = view.block_size, config.draft_slots, config.num_lookahead_tokens
     tail = config.num_prefill_lookahead_tokens
@@ -59,6 +62,7 @@ def _schedule_running(
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
     preempted: list[Preemption] = []
     victims: list[RequestView] = []
+    skipped: set[RequestView] = set()
     index = freed = 0
     pads = True
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
@@ -81,6 +85,7 @@ def _schedule_running(
         decodes = request.is_decoding
         settled = settled and tokens == whole and decodes
         if tokens <= 0:
+            skipped.add(request)
             index += 1
             continue
         reach = computed + tokens + lookahead
@@ -116,7 +121,8 @@ def _schedule_running(
         index += 1
     chunks = [chunk_of(request, tokens) for request, (tokens, _) in scheduled.items()]
     settled = settled and not preempted and len(chunks) == len(running)
-    return chunks, tuple(preempted), Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
+    passed = tuple([victim for victim in victims if victim in skipped]) if skipped else ()
+    return chunks, tuple(preempted), passed, Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
 
 
 def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
