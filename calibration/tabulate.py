@@ -1,4 +1,4 @@
-"""Make a GPU's tables under one version of vLLM from aiconfigurator's parquet files: thinned, coded, tested.
+"""Make a GPU's tables under one version of an engine from aiconfigurator's parquet files: thinned, coded, tested.
 
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
@@ -68,7 +68,7 @@ def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
-        "name": name or f"{card.name}-vllm-{source.version}",
+        "name": name or f"{card.name}-{source.engine}-{source.version}",
         "gpu": card.name,
         "software": source.software,
         "sources": _sources(source, release),
@@ -76,7 +76,7 @@ def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -
         "disturbed": {},
         "cold": {},
     }
-    rows_of_products = product_rows(products, card, document)
+    rows_of_products = product_rows(products, card, document, source.engine)
     document |= _products(products, rows_of_products)
     for kind, file, length in (
         ("decode", "generation_attention_perf", "step"),
@@ -107,7 +107,7 @@ def _sources(source: Source, release: str) -> list[dict[str, str]]:
             found += [] if family in found else [family]
     core = {**AICONFIGURATOR_CORE, **({"version": release} if release else {})}
     return [
-        {**core, "path": f"systems/data/{source.gpu}/{{{','.join(found)}}}/vllm/{version}"}
+        {**core, "path": f"systems/data/{source.gpu}/{{{','.join(found)}}}/{source.engine}/{version}"}
         for version, found in families.items()
     ]
 
@@ -176,8 +176,10 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _all_reduce(source: Source) -> dict[str, Any]:
-    rows = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
-    rows = rows[rows["backend"] == "vllm_graph"]
+    """All-reduces by GPUs, as in a CUDA graph where the source tells these apart."""
+    rows = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "latency"))
+    if "backend" in rows:
+        rows = rows[rows["backend"] == f"{source.engine}_graph"]
     found = {}
     for ranks, some in rows.groupby("num_gpus"):
         us = some.groupby("message_size")["latency"].median() * 1e3
