@@ -52,6 +52,30 @@ def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes], engine: 
     return pd.concat(found, ignore_index=True)
 
 
+def with_static_scales(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
+    """Take the search for the scale of the input out of TensorRT-LLM's products of fp8, which were timed with it.
+
+    Checkpoints have static scales (ModelOpt's input_scale), so that a server quantises with a known one. What is taken
+    out is the source's own time of that search (computescale_perf, over m and k); half of a product stays at least.
+    """
+    if source.engine != "trtllm" or not source.has("computescale_perf"):
+        return rows
+    scales = parquet(source, "computescale_perf", ("m", "k", "quant_dtype", "latency"))
+    known = scales[scales["quant_dtype"] == "fp8"].pivot_table(index="m", columns="k", values="latency")
+    fp8 = (rows["gemm_dtype"] == "fp8").to_numpy()
+    m, k, ms = (rows.loc[fp8, name].to_numpy(float) for name in ("m", "k", "latency"))
+    sizes, widths = known.index.to_numpy(float), known.columns.to_numpy(float)
+    table = known.interpolate(axis=0, limit_direction="both").to_numpy(float)
+    over_k = np.stack([np.interp(k, widths, line) for line in table])  # for each m of the table
+    place = np.clip(np.searchsorted(sizes, m) - 1, 0, len(sizes) - 2)
+    share = np.clip((m - sizes[place]) / (sizes[place + 1] - sizes[place]), 0.0, 1.0)
+    each = np.arange(len(m))
+    search = (1.0 - share) * over_k[place, each] + share * over_k[place + 1, each]
+    found = rows.copy()
+    found.loc[fp8, "latency"] = np.maximum(ms - search, 0.5 * ms)
+    return found
+
+
 def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes], engine: str) -> pd.DataFrame:
     us, weights = frame["us"].to_numpy(float), (WEIGHT_BYTES[name] * frame["n"] * frame["k"]).to_numpy(float)
     cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu, engine)

@@ -32,7 +32,7 @@ from calibration.sources.aiconfigurator import (
 )
 from calibration.surface_fit import on_grid
 from calibration.tables_errors import errors_of
-from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
+from calibration.tables_rows import PRECISIONS, attention_rows, product_rows, with_static_scales
 from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Array, SurfaceAxis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
@@ -63,6 +63,7 @@ def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -
     `release` is that of the wheel which the source came in, where that is known.
     """
     products = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
+    products = with_static_scales(products, source)
     device = str(products["device"].iloc[0]) if "device" in products else source.gpu
     card = find_gpu(gpu or gpu_name(device) or gpu_name(source.gpu) or device)
     document: dict[str, Any] = {
@@ -102,7 +103,7 @@ def _sources(source: Source, release: str) -> list[dict[str, str]]:
         return [{**AICONFIGURATOR, "path": place}]
     families: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():
-        if source.has(name):
+        if source.has(name) and (family != "quantize" or source.engine == "trtllm"):
             found = families.setdefault(source.file(name).parent.name, [])
             found += [] if family in found else [family]
     core = {**AICONFIGURATOR_CORE, **({"version": release} if release else {})}

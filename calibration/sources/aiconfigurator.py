@@ -47,6 +47,7 @@ FAMILIES = {
     "generation_attention_perf": "attention",
     "context_attention_perf": "attention",
     "custom_allreduce_perf": "comm",
+    "computescale_perf": "quantize",
 }
 """The folder of each file, where files lie by family."""
 

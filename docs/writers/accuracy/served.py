@@ -21,9 +21,6 @@ GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": 
 
 NODE = 8  # GPUs that NVLink connects where it is no rack (a name of `_sxm`)
 
-PLAIN_VERSION = {"vllm": "0.18"}
-"""The version of a row without one: most of those that have one are of its time."""
-
 _MINIMAX = {
     "layers": 62, "hidden": 3072, "intermediate": 1536, "heads": 48, "kv_heads": 8, "head_dim": 128, "vocab": 200064,
     "max_model_len": 196608, "experts": 256, "active_experts": 8, "qk_norm": True,
@@ -180,9 +177,10 @@ def _engine(row: Row) -> Iterator[tuple[str, Any]]:
     yield "policy", ENGINES[row.engine]
     yield "max_num_seqs", max(1, math.ceil(row.concurrency / row.data_parallel))
     if row.engine == "vllm":
-        version = ".".join(row.version.split(".")[:2]) if row.version[:1].isdigit() else PLAIN_VERSION["vllm"]
-        yield "version", version
-        yield "async_scheduling", tuple(map(int, version.split("."))) >= (0, 14)
+        version = ".".join(row.version.split(".")[:2]) if row.version[:1].isdigit() else ""
+        if version:
+            yield "version", version
+        yield "async_scheduling", not version or tuple(map(int, version.split("."))) >= (0, 14)
         yield "max_num_batched_tokens", 16384 if large and not row.system.startswith("h") else 8192
     elif row.engine == "sglang":
         yield "max_num_batched_tokens", 32768

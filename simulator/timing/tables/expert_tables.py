@@ -32,7 +32,7 @@ VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
-OTHERS = ("min_latency", "deepgemm")  # kernels of TensorRT-LLM, which a profile keeps apart
+OTHERS = ("min_latency",)  # a kernel of TensorRT-LLM, which a profile keeps apart
 
 
 class Cell(NamedTuple):
