@@ -25,6 +25,33 @@ def model_schema() -> Schema:
     return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
 
 
+def draft_model_schema() -> Schema:
+    """A draft model: a built-in model, or a mapping of dimensions; null for none."""
+    from simulator.hardware.models import MODELS, REQUIRED, Model
+
+    found = _named_or_mapping([{"enum": list(MODELS)}], Model, REQUIRED)
+    return {"anyOf": [*found["anyOf"], {"type": "null"}]}
+
+
+def speculative_schema() -> Schema:
+    """The keys of speculative decoding, whole: what they refer to stands in its place; or null."""
+    from scenarios.schema.speculative import SpeculativeDecoding
+
+    schema = SpeculativeDecoding.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if isinstance(name := value.get("$ref"), str):
+            return whole(parts[name.rpartition("/")[2]])
+        return {key: whole(each) for key, each in value.items()}
+
+    return {"anyOf": [whole(schema), {"type": "null"}]}
+
+
 def gpu_schema() -> Schema:
     """A built-in GPU, or a mapping of figures."""
     from simulator.hardware.gpus import GPUS, REQUIRED, Gpu

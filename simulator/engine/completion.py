@@ -110,7 +110,7 @@ class Completion:
             self._reject(live, f"{Cause.QUEUE_FULL.value}: max_queued_requests is {most}", Cause.QUEUE_FULL)
         elif self.admission is None:
             return False
-        elif (refused := self.admission.refusal(request.arrival_s)) is None:
+        elif (refused := self.admission.refusal_of(request)) is None:
             self.admission.add(live)
             return False
         else:

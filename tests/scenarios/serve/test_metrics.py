@@ -47,6 +47,8 @@ def test_metrics_agree_with_the_run(tmp_path: Path) -> None:
     assert result is not None
     running, kv = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
     assert total(during, running) >= 6
+    ended = [value for (name, _), value in during.items() if name == "vllm:e2e_request_latency_seconds_count"]
+    assert ended == [0, 0], "histograms are there before the first request of a replica ends"
     assert total(during, kv) > 0
     assert total(after, running) == total(after, "vllm:num_requests_waiting") == total(after, kv) == 0
     requests = result.records.requests
