@@ -27,6 +27,7 @@ from calibration.sources.aiconfigurator import (
     AICONFIGURATOR_CORE,
     BF16_BYTES,
     FAMILIES,
+    SCALES,
     Source,
     parquet,
 )
@@ -102,8 +103,9 @@ def _sources(source: Source, release: str) -> list[dict[str, str]]:
         place = f"aic-core/src/aiconfigurator_core/systems/data/{source.gpu}/vllm_{source.version}"
         return [{**AICONFIGURATOR, "path": place}]
     families: dict[str, list[str]] = {}
-    for name, family in FAMILIES.items():
-        if source.has(name) and (family != "quantize" or source.engine == "trtllm"):
+    read = {**FAMILIES, **(SCALES if source.engine == "trtllm" else {})}
+    for name, family in read.items():
+        if source.has(name):
             found = families.setdefault(source.file(name).parent.name, [])
             found += [] if family in found else [family]
     core = {**AICONFIGURATOR_CORE, **({"version": release} if release else {})}

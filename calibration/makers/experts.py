@@ -6,8 +6,9 @@ source builds vLLM's layer and lets it choose (collector/vllm/collect_moe.py, ai
 one, vLLM takes Triton for fp8 with scales by block where experts are divided by width, and FlashInfer's CUTLASS where
 they are shared (vllm/model_executor/layers/fused_moe/oracle/fp8.py, 0.17.1).
 
-TensorRT-LLM's experts in nvfp4 were measured by two kernels; TRTLLM's is kept, which `moe_config: backend` names where
-attention is not data parallel (SemiAnalysisAI/InferenceX, benchmarks/single_node/dsr1_fp4_b200_trt.sh). Of SGLang and
+TensorRT-LLM's are kept of Hopper alone. On B200 to GB300 servers ask for its backend TRTLLM (`moe_config` in
+SemiAnalysisAI/InferenceX, benchmarks/single_node/dsr1_fp4_b200_trt.sh), whose kernels vLLM and SGLang take too
+(flashinfer_trtllm): of DeepSeek-V3 in nvfp4 their times are equal within 5 % up to 256 tokens. Of SGLang and
 TensorRT-LLM the balanced loads alone are kept, so that all tables stay small.
 """
 
@@ -71,13 +72,6 @@ GIVEN = ("vllm_fused_moe",)
 NO_GATE = "nongated"
 """In the name of a kernel of TensorRT-LLM: for experts of two matrices."""
 
-NOT_ASKED_FOR = "deepgemm"
-"""TensorRT-LLM's kernel of fp8 with scales by block on B200 to GB300 that was measured. Public servers ask for TRTLLM's,
-three times as fast at 32 tokens of DeepSeek-V3, which vLLM's and SGLang's tables have (flashinfer_trtllm)."""
-
-PREFERRED = ("moe_torch_flow_min_latency", "moe_torch_flow_cutlass")
-"""Of several kernels of TensorRT-LLM for a cell the one that is kept: that of its backend TRTLLM."""
-
 FORM = Shape(("experts", "pairs", "tokens", "all", "shared"), (("flops",), ("bytes",)))
 
 COLUMNS = (
@@ -97,7 +91,7 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "l40s-vllm-0.24": ("l40s", "l40s/moe/vllm/0.24.0"),
     "rtx-pro-6000-vllm-0.24": ("rtx-pro-6000", "rtx_pro_6000_server/moe/vllm/0.24.0"),
     **{f"{gpu}-sglang-0.5": (gpu, f"{place}/moe/sglang/0.5.14") for gpu, place in DATA_CENTRE.items()},
-    **{f"{gpu}-trtllm-1.3": (gpu, f"{place}/moe/trtllm/1.3.0rc20") for gpu, place in DATA_CENTRE.items()},
+    **{f"{gpu}-trtllm-1.3": (gpu, f"{gpu}_sxm/moe/trtllm/1.3.0rc20") for gpu in ("h100", "h200")},
 }
 """The tables of experts that come with batchlab: GPU, and folder below systems/data of aiconfigurator-core."""
 
@@ -158,21 +152,8 @@ def _left_out(rows: pd.DataFrame, engine: str) -> tuple[dict[str, str], pd.DataF
     other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
     if other.any():
         left["experts int4"] = f"{other.sum():,} rows of a Triton kernel, where vLLM takes Marlin"
-    slow = (rows["kernel_source"] == NOT_ASKED_FOR).to_numpy()
-    if slow.any():
-        left["experts fp8_block"] = f"{slow.sum():,} rows of DeepGEMM's kernel, where servers ask for TRTLLM's"
-        other = other | slow
     rows = rows[~(two | grouped | other)]
-    return left, rows if engine == "vllm" else _one_kernel(rows)
-
-
-def _one_kernel(rows: pd.DataFrame) -> pd.DataFrame:
-    """Balanced loads, of the cells that have them, by one kernel for each cell."""
-    cell = ["precision", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
-    rank = rows["kernel_source"].map(lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
-    rows = rows.assign(_rank=rank)
-    best = rows.groupby(cell)["_rank"].transform("min")
-    return rows[(rows["_rank"] == best) & (rows["distribution"] == BALANCED)].drop(columns="_rank")
+    return left, rows if engine == "vllm" else rows[rows["distribution"] == BALANCED]
 
 
 def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]:

@@ -47,9 +47,10 @@ FAMILIES = {
     "generation_attention_perf": "attention",
     "context_attention_perf": "attention",
     "custom_allreduce_perf": "comm",
-    "computescale_perf": "quantize",
 }
 """The folder of each file, where files lie by family."""
+SCALES = {"computescale_perf": "quantize"}
+"""The folder of the file of the search for a scale, which TensorRT-LLM's products of fp8 were timed with."""
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """The source's word for an engine, and its name."""
@@ -57,8 +58,7 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The tables of one GPU under one version of an engine: `folder` holds the files, or, `by_family`, their families.
-    """
+    """The tables of one GPU under one version of an engine: `folder` holds the files, or, `by_family`, their families."""
 
     folder: Path
     gpu: str
@@ -79,7 +79,7 @@ class Source:
             if not (path := self.folder / f"{name}.parquet").exists():
                 raise InputError(f"no {name}.parquet", file=str(self.folder))
             return path
-        place = self.folder / FAMILIES[name] / self.engine
+        place = self.folder / {**FAMILIES, **SCALES}[name] / self.engine
         found = [path for path in place.glob(f"*/{name}.parquet") if _number(path.parent.name) <= _number(self.version)]
         if not found:
             raise InputError(f"no {name}.parquet of {self.software} or before", file=str(place))
@@ -104,8 +104,12 @@ def find_source(folder: Path, version: str = "", engine: str = "vllm") -> Source
         return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
     there = sorted((path.parent.name for path in folder.glob(f"gemm/{engine}/*/gemm_perf.parquet")), key=_number)
     if not there or (version and version not in there):
-        what = f"no tables of {ENGINES[engine]} {version}".rstrip() + (f"; there are {', '.join(there)}" if there else "")
-        hint = f"a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/{engine}/VERSION/gemm_perf.parquet below it"
+        what = f"no tables of {ENGINES[engine]} {version}".rstrip() + (
+            f"; there are {', '.join(there)}" if there else ""
+        )
+        hint = (
+            f"a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/{engine}/VERSION/gemm_perf.parquet below it"
+        )
         raise InputError(what, file=str(folder), hint=hint)
     return Source(folder, folder.name, version or there[-1], by_family=True, engine=engine)
 

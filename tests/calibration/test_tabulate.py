@@ -24,6 +24,7 @@ QUICK = "a100-80gb-vllm-0.14"
 
 # Held-out medians in percent, by regime.
 AT_MOST = {"thinned": 4.0, "sizes": 5.2, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}
+OF_OTHERS = {"thinned": 8.5, "sizes": 5.6, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}  # SGLang's, TensorRT-LLM's
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -55,9 +56,11 @@ def test_tables_say_where_they_come_from_and_how_well_they_predict(name: str) ->
     assert tables.document["sources"][0]["path"].endswith(f"{engine}{'_' if 'commit' in source else '/'}{version}")
     for kind, regimes in tables.document["errors"].items():
         for regime, found in regimes.items():
-            assert found["median"] <= AT_MOST[regime], (kind, regime)
+            assert found["median"] <= (AT_MOST if engine == "vllm" else OF_OTHERS)[regime], (kind, regime)
     text = "\n".join(check_tables(shipped_tables()[name]).lines)
-    assert ("all-reduce among 2, 4 GPUs" if name.startswith("gb") else "all-reduce among 2, 4, 8 GPUs") in text
+    ranks = [2, 4] if tables.gpu == "gb200" or name == "gb300-vllm-0.24" else [2, 4, 8]
+    assert list(tables.all_reduce)[: len(ranks)] == ranks
+    assert f"all-reduce among {', '.join(map(str, tables.all_reduce))} GPUs" in text
     assert "decode_attention   heads" in text
 
 

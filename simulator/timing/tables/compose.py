@@ -168,9 +168,7 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource])
     return {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
 
 
-def _tables_of_experts(
-    tables: Tables, model: Model, backend: str, lenders: tuple[Tables, ...]
-) -> list[ExpertTables]:
+def _tables_of_experts(tables: Tables, model: Model, backend: str, lenders: tuple[Tables, ...]) -> list[ExpertTables]:
     """The tables of experts beside these: those that hold the model's precision first, the nearest version before."""
     near = []
     for each in (tables, *lenders):

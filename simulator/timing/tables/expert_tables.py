@@ -32,7 +32,6 @@ VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
-OTHERS = ("min_latency",)  # a kernel of TensorRT-LLM, which a profile keeps apart
 
 
 class Cell(NamedTuple):
@@ -108,7 +107,7 @@ def backend_of(kernel: str) -> str:
     """vLLM's word (`--moe-backend`) for a kernel that a source names; other for none of them."""
     if kernel == "vllm_fused_moe":
         return "triton"
-    return next((name for name in (*BACKENDS, *OTHERS) if name in kernel), "other")
+    return next((name for name in BACKENDS if name in kernel), "other")
 
 
 def _scaled(values: list[int | None], size: int) -> Array:

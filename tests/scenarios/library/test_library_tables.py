@@ -132,7 +132,9 @@ def test_each_engine_is_priced_by_its_own_kernels(policy: str, software: str) ->
 
 
 def test_the_tables_nearest_to_the_version_are_taken() -> None:
-    of = [composed("tables-h100-fp8", f"engine.version={version}")[1]["profile"] for version in ("0.15", "0.19", "0.24")]
+    of = [
+        composed("tables-h100-fp8", f"engine.version={version}")[1]["profile"] for version in ("0.15", "0.19", "0.24")
+    ]
     assert of == ["h100-vllm-0.19", "h100-vllm-0.19", "h100-vllm-0.24"]
 
 

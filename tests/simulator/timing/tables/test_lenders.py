@@ -40,7 +40,7 @@ def test_a_part_is_borrowed_and_no_other(
     own: Tables, other: Tables, lacking: dict[str, object], borrowed: set[str], ranks: int
 ) -> None:
     less = replace(own, **lacking)  # type: ignore[arg-type] # a dictionary of any of its fields
-    with pytest.raises(InputError, match="h200-vllm-0.24 has no"):
+    with pytest.raises(InputError, match=r"h200-vllm-0\.24 has no"):
         compose(less, LLAMA, H200, ranks)
     parts = {part.name: part for part in parts_of(compose(less, LLAMA, H200, ranks, lenders=(other,)))}
     assert {name for name, part in parts.items() if part.how == BORROWED} == borrowed
@@ -49,7 +49,7 @@ def test_a_part_is_borrowed_and_no_other(
 
 def test_what_nobody_has_is_refused_in_the_words_of_the_own_tables(own: Tables, other: Tables) -> None:
     odd = replace(LLAMA, head_dim=96)
-    with pytest.raises(InputError, match="h200-vllm-0.24 has no decode attention for heads of 96"):
+    with pytest.raises(InputError, match=r"h200-vllm-0\.24 has no decode attention for heads of 96"):
         compose(own, odd, H200, 1, lenders=(other,))
 
 
