@@ -39,7 +39,7 @@ def tables_for(gpu: str, engine: str, version: str = "") -> tuple[list[Path], li
     Where the engine has none, all are taken for its own, vLLM's first.
     """
     found = {name: path for name, path in shipped_tables().items() if name.rsplit("-", 2)[0] == gpu}
-    kinds = sorted({name.rsplit("-", 2)[1] for name in found}, key=lambda kind: (kind != engine, kind != "vllm"))
+    kinds = sorted({name.rsplit("-", 2)[1] for name in found}, key=lambda kind: (kind != engine, kind != "vllm", kind))
     by_kind = [[path for name, path in found.items() if name.rsplit("-", 2)[1] == kind] for kind in kinds]
     if kinds and kinds[0] == engine and re.fullmatch(r"\d+\.\d+(\..*)?", version):
         by_kind[0].sort(key=lambda path: abs(_minor(path.name) - int(version.split(".")[1])))

@@ -5,8 +5,8 @@ gemm_perf, generation_attention_perf (context = step + 1), context_attention_per
 `<gpu>/vllm_<version>`, or, as the wheel aiconfigurator-core has them below `systems/data`, by family in
 `<gpu>/<family>/<engine>/<version>`, the engine being vllm, sglang or trtllm.
 
-Of vLLM each cell has one row, of the kernel that vLLM itself chose for it (`kernel_source`): the rows are of vLLM's layers
-(collector/vllm/collect_gemm.py, collect_attn.py), and its own rules pick the kernel (attention:
+Of vLLM each cell has one row, of the kernel that vLLM itself chose for it (`kernel_source`): the rows are of vLLM's
+layers (collector/vllm/collect_gemm.py, collect_attn.py), and its own rules pick the kernel (attention:
 `_get_backend_priorities` in vllm/platforms/cuda.py, FlashInfer first on B200 to GB300, else FlashAttention; with an fp8
 cache, of which FlashAttention 2 has no kernels, FlashInfer, and Triton for heads that neither has). Heads are those of
 one GPU; of attention, only the rows of the asked model's heads are taken: bf16 cache, no window.
@@ -58,7 +58,7 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The tables of one GPU under one version of an engine: `folder` holds the files, or, `by_family`, their families."""
+    """Tables of one GPU under one version of an engine: `folder` holds the files, or, `by_family`, their families."""
 
     folder: Path
     gpu: str

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def first(own: Tables, lenders: Sequence[Tables], take: Callable[[Tables], R]) -> tuple[R, Tables]:
-    """Return what `take` makes of the first tables that have it, and these. Where none has, the own ones' InputError."""
+    """Return what `take` makes of the first tables that have it, and these. The own ones' InputError if none has."""
     try:
         return take(own), own
     except InputError:

@@ -117,7 +117,7 @@ def test_what_nothing_was_measured_of_is_refused(name: str, overrides: tuple[str
 )
 def test_products_that_an_engine_lacks_are_borrowed_from_another(name: str, overrides: tuple[str, ...]) -> None:
     parts = composed(name, *overrides)[1]["composed"]
-    assert parts["qkv"].startswith("borrowed (fp8_block")
+    assert parts["qkv"].startswith("borrowed, fp8_block")
     assert "as under SGLang 0.5.14" in parts["qkv"]
     assert not parts["lm_head"].startswith("borrowed")
 
