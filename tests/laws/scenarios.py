@@ -24,6 +24,7 @@ from simulator.workload import Workload
 # Settings that make another kind of policy, with laws of its own: by name, what they set.
 VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
+    "sglang delayer": {"enable_prefill_delayer": True, "prefill_max_requests": 3},
     "sglang sync": {"async_scheduling": False},
     "tensorrt_llm async": {"async_scheduling": True},
     "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
@@ -31,11 +32,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tgi chunked": {"enable_chunked_prefill": True},
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
-LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi", "tgi chunked")
+LEAVING_SLOTS = ("static", "sglang delayer", "tensorrt_llm static_batch", "tgi", "tgi chunked")
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.
-RECKONING = ("sglang", "sglang sync")
+RECKONING = ("sglang", "sglang delayer", "sglang sync")
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
 # what is served and of all slots. Their own tests vary them.
 HELD = (
@@ -233,7 +234,7 @@ def scenarios(draw: st.DrawFn, name: str, *, max_requests: int = 12) -> Scenario
 def scaled(scenario: Scenario, factor: float) -> Scenario:
     """All costs and arrival times times `factor`: a power of two scales exactly."""
     cost, policy = scenario.cost, scenario.policy
-    given = {key: getattr(policy, key) for key in policy_parameters(type(policy)) if key.endswith("_s")}
+    given = {key: getattr(policy, key) for key in policy_parameters(type(policy)) if key.endswith(("_s", "_ms"))}
     times: Any = {key: value * factor for key, value in given.items() if value is not None}
     return replace(
         scenario,
