@@ -26,7 +26,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "ignore_eos": {"ignore_eos": True, "disable_radix_cache": True},
     "retractions": {"schedule_conservativeness": 0.05, "eos_share": 0.0},
 }
-OF_EACH = 10
+OF_EACH = 5
+KEPT = ("scheduled", "preempted", "admitted", "waiting", "free", "free_end", "finished", "t_end")
+MOST_PROMPT_TOKENS = 500  # of a case
 MOST_SCHEDULED = 250  # entries of `scheduled` in all steps of a case: larger ones tell little more
 BATCH = 100
 
@@ -34,13 +36,18 @@ BATCH = 100
 def telling(kind: str, folder: Path) -> Iterator[dict[str, Any]]:
     """For ever: small cases of a kind, with SGLang's answers, that it decides otherwise without the delayer."""
     for first in count(0, BATCH):
-        seeds = range(first, first + BATCH)
-        cases = [drawn(seed, **DELAYING, **KINDS[kind]) for seed in seeds]
+        drawn_cases = [(seed, drawn(seed, **DELAYING, **KINDS[kind])) for seed in range(first, first + BATCH)]
+        small = [item for item in drawn_cases if _prompt_tokens(item[1]) <= MOST_PROMPT_TOKENS]
+        seeds, cases = [seed for seed, _ in small], [case for _, case in small]
         without = [{**case, "config": {**case["config"], **PLAIN}} for case in cases]
         for seed, case, steps, others in zip(seeds, cases, _told(cases, folder), _told(without, folder), strict=True):
             is_over = not any("failed" in step for step in steps)
             if is_over and steps != others and sum(len(step["scheduled"]) for step in steps) <= MOST_SCHEDULED:
-                yield {"seed": seed, "case": case, "records": steps}
+                yield {"seed": seed, "case": case, "records": [{key: step[key] for key in KEPT} for step in steps]}
+
+
+def _prompt_tokens(case: dict[str, Any]) -> int:
+    return sum(request["prompt_len"] for request in case["requests"])
 
 
 def _told(cases: list[dict[str, Any]], folder: Path) -> list[list[dict[str, Any]]]:
