@@ -15,7 +15,7 @@ from calibration.surface_fit import fit_surface, is_dense
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS, StepShape
 from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.profile_cost import Options, ProfileCost
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profile
@@ -150,7 +150,7 @@ def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
     """
     steps = rows.table("step")
     kernels = ProfileCost(load_profile({**document, "host": NO_HOST}), Options(cuda_graphs=rows.is_padded))
-    shapes = [StepShape(*map(int, row)) for row in zip(*(steps[name] for name in StepShape._fields), strict=True)]
+    shapes = [StepShape(*map(int, row)) for row in zip(*(steps[name] for name in COUNTS), strict=True)]
     features = {
         "rows": steps["decode_seqs"] + steps["prefill_seqs"],
         "kernels": np.array([kernels.step_s(shape) for shape in shapes]) * 1e6,

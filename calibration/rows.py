@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from calibration.csv_tables import read_text
 from simulator.errors import InputError
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS
 
 SCHEMA = "batchlab rows"
 VERSION = 1
@@ -58,7 +58,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "experts": ("tokens", "activated", "us"),
     "gemm": ("m", "n", "k", "us"),
     "all_reduce": ("gpus", "bytes", "us"),
-    "step": (*StepShape._fields, "us"),
+    "step": (*COUNTS, "us"),
 }
 DEFAULTS: Mapping[str, float] = {"chunks": 1, "decode_longest": 0, "decode_squares": 0, "prefill_longest": 0}
 

@@ -24,7 +24,7 @@ from calibration.heldout import FOLDS, SEED, summary
 from calibration.physics_fit import Shape, fit_physics
 from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.physics import Physics, prompt_features
 from simulator.timing.profile.profile_cost import Options, capture_sizes
@@ -64,7 +64,7 @@ def read_step_log(path: Path) -> KernelRows:
     if unit is None:
         hint = f"one of: {', '.join(TIMES)}; columns here: {', '.join(header)}"
         raise InputError("no column of times", file=str(path), hint=hint)
-    given = [name for name in StepShape._fields if name in header]
+    given = [name for name in COUNTS if name in header]
     if not set(WHOLE) - {"prefill_seqs", "prefill_pairs"} <= set(given):
         if not set(PLAIN) <= set(header):
             hint = f"either {', '.join(PLAIN)}, or {', '.join(WHOLE)}; columns here: {', '.join(header)}"

@@ -13,7 +13,7 @@ from gpu_backend.backend import Backend
 from gpu_backend.fp8 import random_pages
 from gpu_backend.operators import Operators
 from gpu_backend.work import ScheduledPart, Work, step_arrays
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Probes:
 
     def _step(self, contexts: Sequence[int], chunks: Sequence[tuple[int, int]]) -> Probe:
         shape = self.work(contexts, chunks).shape
-        columns = dict(zip(StepShape._fields, shape, strict=True))
+        columns = dict(zip(COUNTS, shape, strict=False))
 
         def make() -> Callable[[], object]:
             return self._backend.forward(self.work(contexts, chunks))

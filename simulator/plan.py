@@ -14,7 +14,8 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
-from simulator.request import RequestView
+from simulator.request import Request, RequestView
+from simulator.speculative.speculation import Drafting
 
 
 class Holds(Enum):
@@ -165,6 +166,14 @@ class View(Protocol):
         """Steps with decodes since the step of the last admission, that step not counted."""
 
     @property
+    def executed_steps(self) -> int:
+        """Steps so far that computed tokens."""
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        """Whether ranks in lockstep hold prompts back in this step, by their common count; None for a rank alone."""
+
+    @property
     def num_swapped(self) -> int:
         """Waiting requests whose KV lies in host memory."""
 
@@ -192,6 +201,10 @@ class View(Protocol):
 
     @property
     def caches_prefixes(self) -> bool: ...
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding: the plan then has a `Chunk` for each request that computes, decodes too; or None."""
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
@@ -249,6 +262,8 @@ class Traits:
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
     reserves: bool = False  # a request takes memory for all of its `max_tokens` as it enters
+    prefill_schedule_interval: int = 1  # of ranks in lockstep, one common step of so many may compute prompts
+    dp_sync_interval: int | None = None  # such ranks look so often whether any has work; None: after every step
     displaces: bool = False  # a more important waiting request takes the place of a running one
 
 
@@ -267,6 +282,20 @@ class Policy(Protocol):
     def plan(self, view: View) -> StepPlan: ...
 
 
+class Companion(Protocol):
+    """A scheduler outside that keeps requests of its own, and from which a policy takes its plans.
+
+    It is told what a server's engine core would be, tokens included, before the next plan; no policy sees them. A
+    policy with a companion is asked once for each step.
+    """
+
+    def arrived(self, request: Request, view: RequestView) -> None:
+        """A request has entered the queue; `view` is what plans name."""
+
+    def ended(self, row: int, *, aborted: bool) -> None:
+        """A request has left the replica: its answer is whole, or its client has given up."""
+
+
 Refusal = Callable[[RequestView, int, int], str | None]
 Cap = Callable[[RequestView, int, int], int]
 
@@ -277,13 +306,15 @@ class OptionalMembers:
 
     `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
     or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
-    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
+    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound. `companion`
+    is told of arrivals and ends.
     """
 
     traits: Traits
     refuses: Refusal | None
     caps: Cap | None
     max_num_batched_tokens: float
+    companion: Companion | None = None
 
     @classmethod
     def of(cls, policy: Policy) -> OptionalMembers:
@@ -293,6 +324,7 @@ class OptionalMembers:
             refuses=getattr(policy, "refuses", None),
             caps=getattr(policy, "caps", None),
             max_num_batched_tokens=budget if isinstance(budget, int) else inf,
+            companion=getattr(policy, "companion", None),
         )
 
 
@@ -302,13 +334,15 @@ class PolicyFeatures:
 
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled.
+    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
+    it plans with drafts where there are any (`View.drafting`).
     """
 
     caches_prefixes: bool = False
     has_radix_tree: bool = False
     swaps: bool = False
     preempts: bool = False
+    verifies_drafts: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

@@ -30,7 +30,10 @@ class PromptContent:
 
 
 class ArrivingRequest(NamedTuple):
-    """A request as the client sent it: what a router sees. The fields are those of `Request`, without the answer."""
+    """A request as the client sent it: what a router sees.
+
+    The fields are those of `Request`, without the length of the answer and the accepted drafts.
+    """
 
     row: int
     request_id: str
@@ -43,6 +46,7 @@ class ArrivingRequest(NamedTuple):
     predicted_output_tokens: int | None
     deadline_s: float | None
     content: PromptContent | None
+    data_parallel_rank: int | None
 
 
 class Request(NamedTuple):
@@ -50,6 +54,8 @@ class Request(NamedTuple):
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
     the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
+    `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it.
+    `accepted_drafts` are those of its verify steps in turn, from the first again after the last, where they are known.
     """
 
     row: int
@@ -64,17 +70,19 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
+    data_parallel_rank: int | None = None
+    accepted_drafts: tuple[int, ...] | None = None
 
     def arriving(self) -> ArrivingRequest:
         """The request without its answer."""
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-            return ArrivingRequest._make((*self[:4], *self[5:-1], content))
+            return ArrivingRequest._make((*self[:4], *self[5:11], content, self.data_parallel_rank))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
 
-_WITHOUT_ANSWER = itemgetter(*[at for at, name in enumerate(Request._fields) if name != "output_tokens"])
+_WITHOUT_ANSWER = itemgetter(*[at for at, name in enumerate(Request._fields) if name in ArrivingRequest._fields])
 
 
 class RequestView(Protocol):

@@ -6,6 +6,7 @@ to it: the engine keeps that apart (`simulator.engine.state.ReplicaState.request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import nan
@@ -40,13 +41,16 @@ class DecodeClock:
     """Decode steps of one replica, counted in `ticks`; `block_size` is in tokens.
 
     The counts of decoding requests advance with it. Each replica has its own, which also marks its requests.
+    `prompt_steps` are its steps without decodes; `throttled` says of a rank in lockstep whether it holds prompts back.
     """
 
-    __slots__ = ("block_size", "ticks")
+    __slots__ = ("block_size", "prompt_steps", "throttled", "ticks")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.ticks = 0
+        self.prompt_steps = 0
+        self.throttled: bool | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +96,8 @@ class RequestState:
             _,
             self.predicted_output_tokens,
             self.deadline_s,
+            _,
+            _,
             _,
         ) = request
         self.status = WAITING
@@ -165,6 +171,11 @@ class RequestState:
         if tokens < self.reserved_tokens:
             tokens = self.reserved_tokens
         return -(-tokens // self.clock.block_size)
+
+    @property
+    def draft_counts(self) -> Mapping[tuple[int, int], int] | None:
+        """Verify steps by drafts and accepted drafts; None where nothing is drafted."""
+        return None
 
     def take_over(self, prefilled: RequestState) -> None:
         """Go on where another replica has stopped: it computed the prompt and sampled the first token."""

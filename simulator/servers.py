@@ -22,7 +22,8 @@ class Flag:
     `names` are separated by spaces: the first is written, all are read. In a file of options they are keys, dotted
     where they lie deeper. A flag takes a value unless it `means` one. `default` is what the server does without it;
     None where that depends. A flag is left out where its default is meant, unless it is `always` written. `words` are
-    the server's own words for values of the scenario, the first of several being written.
+    the server's own words for values of the scenario, the first of several being written. A flag whose value is text of
+    another form has `read`, which raises ValueError for what it does not understand, and `write`.
     """
 
     names: str
@@ -32,6 +33,8 @@ class Flag:
     always: bool = False
     is_written: bool = True
     words: Mapping[Any, Any] = field(default_factory=dict)
+    read: Callable[[str], object] | None = None
+    write: Callable[[Any], str] | None = None
 
     def says(self, value: object) -> bool:
         """Return whether this flag is written for a value of its key."""

@@ -52,9 +52,10 @@ class Workload(StoredColumns):
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
-    `turns` counts the requests of a conversation, from 1. A client leaves `patience_s` after its request's arrival, if
-    it has not the whole answer by then. `loops` are classes whose requests are issued by users that
-    wait for answers, beside the rows here. `clients` has one entry a class; empty where all wait for ever. No request
+    `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from 1. A client leaves
+    `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are classes whose
+    requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a class; empty
+    where all wait for ever. No request
     is issued at `until_s` or later, except as another attempt.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
     """
@@ -70,7 +71,9 @@ class Workload(StoredColumns):
     session_ids: Sequence[str | None] | None = None
     predicted_output_tokens: Ints | None = None  # -1: none
     deadline_s: Floats | None = None  # NaN: none
+    data_parallel_rank: Ints | None = None  # -1: any
     content: Sequence[PromptContent | None] | None = None
+    accepted_drafts: Sequence[tuple[int, ...] | None] | None = None
     after_row: Ints | None = None  # -1: arrives at its own time
     delay_s: Floats | None = None  # 0 where after_row is -1
     turns: Ints | None = None
@@ -137,7 +140,7 @@ class Workload(StoredColumns):
 
     def _piece(self, rows: Sequence[int]) -> Iterator[Request]:
         place = slice(rows.start, rows.stop) if isinstance(rows, range) else np.asarray(rows)
-        predicted, deadline_s = self.predicted_output_tokens, self.deadline_s
+        predicted, deadline_s, ranks = self.predicted_output_tokens, self.deadline_s, self.data_parallel_rank
         columns: tuple[Iterable[object], ...] = (
             rows,
             map(str, rows) if self.request_ids is None else _entries(self.request_ids, rows),
@@ -151,6 +154,8 @@ class Workload(StoredColumns):
             _NO_ENTRIES if predicted is None else [None if n < 0 else n for n in predicted[place].tolist()],
             _NO_ENTRIES if deadline_s is None else [None if s != s else s for s in deadline_s[place].tolist()],
             _entries(self.content, rows),
+            _NO_ENTRIES if ranks is None else [None if n < 0 else n for n in ranks[place].tolist()],
+            _entries(self.accepted_drafts, rows),
         )
         return map(_made, zip(*columns, strict=False))
 

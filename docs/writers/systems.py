@@ -53,7 +53,7 @@ policy preempted all of them; the real loop flushes one.
 
 _SGLANG = """## What of SGLang is not modelled yet
 
-Speculative decoding (v2). No policy here follows these rules of SGLang 0.5.23; nothing here was run against its scheduler:
+Speculative decoding (v2). No policy here follows these rules of SGLang 0.5.23, which were read and not run:
 
 - A decode step may allocate A = max(steps x top-k, draft tokens) tokens of a request; with pages of more than one token
   and a tree of drafts, whole pages for each branch (`mem_cache/allocation_sizing.py:27`).

@@ -28,7 +28,7 @@ from gpu_backend.profiler import MEASURED, ROWS
 from gpu_backend.session import executors, measure_into
 from simulator.hardware.kv import swap_s_per_block
 from simulator.lockstep.canary import Canary
-from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.cost import COUNTS, CostModel, StepShape
 from simulator.timing.executor import Predicted
 from simulator.timing.profile import ProfileCost, read_profile
 from simulator.timing.profile.profile_cost import Options
@@ -141,7 +141,7 @@ def fit(job: Job) -> None:
         table = rows.table("step")
         off = [
             abs(cost.step_s(StepShape(*map(int, counts))) * 1e6 / us - 1.0)
-            for *counts, us in zip(*(table[name] for name in StepShape._fields), table["us"], strict=True)
+            for *counts, us in zip(*(table[name] for name in COUNTS), table["us"], strict=True)
         ]
         return {"mape": sum(off) / len(off)}
 

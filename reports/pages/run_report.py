@@ -196,7 +196,7 @@ def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequenc
 def _title(runs: Sequence[ReportRun]) -> str:
     found = (re.search(r"^name:[ \t]*(\S.*)$", run.scenario_yaml, flags=re.MULTILINE) for run in runs)
     names = list(dict.fromkeys(filter(None, (one_line(each[1].strip("'\""), 60) for each in found if each))))
-    what = joined(run.label for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
+    what = joined([*(run.label for run in runs[:6]), *([f"{len(runs) - 6} more"] if len(runs) > 6 else [])])
     return f"{names[0]}: {what}" if len(names) == 1 else what
 
 

@@ -87,7 +87,7 @@ def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
 
 
 def is_of_steps(note: str) -> bool:
-    """Return whether a run's note says what hangs on its step times (`scenarios.runs.step_time_sensitivity`)."""
+    """Return whether a run's note says how sensitive it is to step times (`scenarios.runs.step_time_sensitivity`)."""
     return "TTFT" in note and "step time" in note
 
 

@@ -51,7 +51,8 @@ def _sentence(keys: Sequence[str], labels: Sequence[str], facts: Mapping[str, Fa
     whose = "" if len(labels) == len(summaries) else f" of {joined(labels)}"
     count = f"{number(least.n)} requests{' in each run' if several else ''}"
     if least.effective < least.n:
-        count += f" that wait in one queue tell as much as {number(least.effective)} independent ones"
+        alone = number(least.effective)
+        count += f" that wait in one queue tell as much as {alone} independent one{'' if alone == '1' else 's'}"
     rest = "The means over seeds are too low." if several else "The true value may be far higher."
     return (
         f"Too few requests for {joined(COLUMNS[key].title for key in keys)}{whose}: {count}, and p{percent} needs "

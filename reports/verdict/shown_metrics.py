@@ -77,6 +77,12 @@ BLOCKS: tuple[Block, ...] = (
         *("balance_cv", "least_busy_fraction", "most_busy_fraction"),
         "saturated",
     ),
+    _block(
+        "Drafts",
+        *("spec_decode_acceptance_length", "spec_decode_acceptance_rate", "spec_decode_wasted_tokens"),
+        "output_tokens_per_step",
+        where="spec_decode_num_drafts",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

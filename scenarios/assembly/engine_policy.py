@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.assembly.groups import Group, groups_of
 from scenarios.assembly.unused_keys import refuse_unused, unused
-from scenarios.schema.engine import ENGINE_KEYS
+from scenarios.schema.engine import ENGINE_KEYS, ONLY_GIVEN
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
@@ -35,6 +35,9 @@ def build_policy(scenario: Scenario) -> Policy:
     order = engine.parameter("order") if "order" in own else None
     if isinstance(order, str):
         parameters["order"] = build_order(scenario, order)
+    if parameters.get("max_num_partial_prefills", 1) > 1 and not parameters.get("long_prefill_token_threshold"):
+        # vLLM's `SchedulerConfig.__post_init__`, up to 0.26; its scheduler never read the argument.
+        parameters["long_prefill_token_threshold"] = int(0.04 * scenario.resolve_model().max_model_len)
     try:
         return load_policy(engine.policy, parameters)
     except InputError as error:
@@ -106,7 +109,7 @@ def resolved_yaml(scenario: Scenario) -> str:
 
 def _resolved_engine(scenario: Scenario) -> dict[str, object]:
     given, known = scenario.model_dump(exclude_unset=True).get("engine", {}), scenario.engine.takes()
-    plain = _plain_parameters(scenario)
+    plain = {k: value for k, value in _plain_parameters(scenario).items() if k in given or k not in ONLY_GIVEN}
     found = {key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}}
     return {**found, "policy": scenario.engine.policy}
 

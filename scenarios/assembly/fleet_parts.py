@@ -54,6 +54,7 @@ class BuiltGroup:
             initial_replicas=self.group.scenario.replicas,
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
+            speculation=parts.speculation,
         )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
@@ -21,10 +22,12 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
     from simulator.hardware.models import Model
     from simulator.plan import Policy
+    from simulator.speculative.speculation import Speculation
     from simulator.timing.cost import CostModel, GroupCost
 
 _KEY = "hardware.enable_expert_parallel"
@@ -44,6 +47,7 @@ class ReplicaParts:
     group_cost: GroupCost | None = None
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
+    speculation: Speculation | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -54,6 +58,11 @@ def build(scenario: Scenario) -> ReplicaParts:
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
+    speculation = build_speculation(scenario)
+    drafter = build_drafter(scenario)
+    if drafter is not None:
+        cost = WithDrafter(cost, drafter)
+        group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,
@@ -65,6 +74,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         group_cost,
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
+        speculation,
     )
 
 
@@ -86,6 +96,7 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     """Build the KV cache. It leaves memory for the activations of a step of the policy's token budget."""
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
+    drafter = drafter_memory(scenario)
     try:
         settings = MemorySettings(
             held_model(scenario),
@@ -94,6 +105,8 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             hardware.gpu_memory_utilization,
             engine.block_size,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
+            drafter.weights,
+            drafter.kv_per_token,
         )
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
     except InputError as error:
@@ -111,6 +124,9 @@ def held_model(scenario: Scenario) -> Model:
 def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     """Build the cost of the replicas' common steps; None where they have none. Raises InputError with the key."""
     if not scenario.hardware.enable_expert_parallel:
+        if scenario.engine.parameter("dp_sync_interval") is not None:
+            what = "only replicas that share experts step together, and agree when to stop"
+            raise scenario.error("engine.dp_sync_interval", what, f"give {_KEY}: true, or leave the key out")
         return None
     from simulator.timing.profile import ProfileCost
     from simulator.timing.profile.expert_parallel import ExpertParallelCost

@@ -24,6 +24,18 @@ def overlaps(policy: str) -> bool:
     return file_of(policy) is not None or PolicyFeatures.of(policy_class(policy)).swaps
 
 
+def verifies_drafts(policy: str) -> bool:
+    """Return whether the policy plans steps that verify drafts."""
+    return PolicyFeatures.of(policy_class(policy)).verifies_drafts
+
+
+def drafts(config: Any) -> int:
+    """Return the drafts of a step that `engine.speculative_config` asks for, as data or as read; 0 for none."""
+    if isinstance(config, Mapping):
+        return int(config.get("num_speculative_tokens") or 0)
+    return 0 if config is None else int(config.num_speculative_tokens)
+
+
 def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
     """Return the given keys that this policy does not use, each with whether its value asks for something."""
     found: dict[str, bool] = {}
@@ -34,6 +46,8 @@ def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
             found["order"] = True
     if given.get("swap_overlap") and not overlaps(policy):
         found["swap_overlap"] = True
+    if drafts(given.get("speculative_config")) and not verifies_drafts(policy):
+        found["speculative_config"] = True
     taken = engine_keys(policy, {key: value for key, value in given.items() if key not in found})
     for key, value in given.items():
         if key not in taken:

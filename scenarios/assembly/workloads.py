@@ -19,9 +19,11 @@ def build_workload(scenario: Scenario) -> Workload:
     Raises InputError for a trace that cannot be read, and for weights or SLOs of unknown classes.
     """
     workload = _given_workload(scenario)
+    drafts = scenario.engine.speculative_config
     named = {
         "engine.class_weights": scenario.engine.given().get("class_weights"),
         "slo.classes": scenario.slo and scenario.slo.classes,
+        "engine.speculative_config.acceptance_by_class": drafts and drafts.acceptance_by_class,
     }
     for key, classes in named.items():
         for name in classes or ():

@@ -13,7 +13,7 @@ from simulator.results.records import Records
 def differences(a: Records, b: Records) -> list[str]:
     """List the columns in which two records differ by so much as a bit."""
     found = []
-    for name in ("requests", "rows", "gaps", "requeues", "calls", "lives", "transfers"):
+    for name in ("requests", "rows", "gaps", "requeues", "calls", "lives", "transfers", "drafts"):
         left, right = getattr(a, name), getattr(b, name)
         if left is None or right is None:
             found += [name] if left is not right else []

@@ -27,6 +27,7 @@ from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
 from scenarios.cli.new import verbs as new_verbs
+from scenarios.cli.parity import parity
 from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
@@ -97,7 +98,7 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     new: new_verbs(),
 }
 _RUNS = (run, compare, sweep, plan, bench_plan, explain)
-for _verb in (*_RUNS, from_, serve, validate, lockstep, report, export, list_, kv):
+for _verb in (*_RUNS, from_, serve, validate, lockstep, parity, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():
     for _name, _verb in _verbs.items():

@@ -10,15 +10,15 @@ import typer
 from scenarios.cli.flags import Json
 
 Row = tuple[str, ...]
-What = Literal["policies", "scenarios", "models", "gpus", "profiles", "presets"]
+What = Literal["policies", "scenarios", "models", "gpus", "profiles", "presets", "acceptance"]
 
 
 def _policies() -> list[Row]:
     """Name, the parameters it takes, what it is in a line."""
-    from simulator.policies import built_in_policies, policy_class, policy_parameters
+    from simulator.policies import named_policies, policy_class, policy_parameters
 
     rows = []
-    for name in built_in_policies():
+    for name in named_policies():
         cls = policy_class(name)
         rows.append((name, _first_sentence(cls.__doc__), f"[{' '.join(policy_parameters(cls))}]"))
     return [*rows, ("path.py:Class", "your own: batchlab new policy NAME", "")]
@@ -80,6 +80,18 @@ def _presets() -> list[Row]:
     ]
 
 
+def _acceptance() -> list[Row]:
+    """Name, mean acceptance lengths by number of drafts, model, method and source."""
+    from simulator.speculative.presets import PRESETS
+
+    rows: list[Row] = []
+    for name, each in PRESETS.items():
+        lengths = [f"{1 + sum(each.rates_of(drafts)):.2f}" for drafts in range(1, each.most_drafts + 1)]
+        shown = " ".join(lengths) if each.at is None else f"{each.at[1]:.2f} with {each.at[0]}"
+        rows.append((name, shown, f"{each.model}, {each.method}: {each.of}"))
+    return rows
+
+
 _LISTINGS: Mapping[What, Callable[[], list[Row]]] = {
     "policies": _policies,
     "scenarios": _scenarios,
@@ -87,6 +99,7 @@ _LISTINGS: Mapping[What, Callable[[], list[Row]]] = {
     "gpus": _gpus,
     "profiles": _profiles,
     "presets": _presets,
+    "acceptance": _acceptance,
 }
 
 

@@ -83,9 +83,8 @@ def validate(
             raise InputError(f"{measured} is a scrape of /metrics", hint=what)
         chosen = load(scenario, changed)
         where = default_folder(chosen.name, "validate", measured.name.split(".")[0], changed=changed)
-        validate_scrape(
-            chosen, measured, since, given.out or where, console, overwrite=given.overwrite, json=given.json
-        )
+        how = {"overwrite": given.overwrite, "json": given.json, "report": not no_report}
+        validate_scrape(chosen, measured, since, given.out or where, console, **how)
         return
     if since is not None:
         raise InputError("--since is for scrapes of /metrics", file=str(measured), hint="leave it out")

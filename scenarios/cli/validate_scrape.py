@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reports.tables.request_tables import TableRows
     from scenarios.cli.flags import Console
     from scenarios.schema.scenario import Scenario
     from scenarios.validate.scraped import Figure, Scraped
@@ -20,9 +21,11 @@ def validate_scrape(
     *,
     overwrite: bool,
     json: bool,
+    report: bool,
 ) -> None:
     """Run the scenario, compare it with the scrape, or with what came after an earlier one, and print the errors."""
-    from scenarios.assembly.engine_policy import resolved_yaml
+    from reports.tables.verdict_table import wrapped
+    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured.scrape import read_scrape
     from scenarios.runs.runner import run
     from scenarios.runs.storage.output import output, same_scenario
@@ -40,29 +43,39 @@ def validate_scrape(
         console.notes((*result.notes, *found.notes))
         result.write(folder)
         (folder / VALIDATION).write_text(to_json(found.data()), encoding="utf-8", newline="\n")
-    console.out(to_json(found.data()) if json else _text(found, console))
-    console.written(f"run folder: {target}", None, json=json)
+        rows, words = _rows(found), _words(found)
+        if report:
+            from reports.pages.scrape_report import ScrapePage, write_scrape
+
+            console.note("drawing the report")
+            title, notes = f"{chosen.name}: simulated and measured", (*result.notes, *found.notes)
+            subtitle = f"a scrape of /metrics, {measured.name}; policy {policy_label(chosen.engine.policy)}"
+            write_scrape(folder, ScrapePage(title, subtitle, rows, found.scored, words, notes, result.scenario_yaml))
+    prose = "\n".join(wrapped(text, console.terminal.prose_width) for text in words)
+    console.out(to_json(found.data()) if json else f"{rows.text(console.terminal.width)}\n\n{prose}\n\n")
+    console.written(f"run folder: {target}", target if report else None, json=json)
 
 
-def _text(found: Scraped, console: Console) -> str:
-    from reports.tables.terminal import aligned
-    from reports.tables.verdict_table import wrapped
+def _rows(found: Scraped) -> TableRows:
+    from reports.tables.request_tables import TableRows
+
+    body = [_row(f"{_title(each.name)} {each.statistic}", "ms", each, 1e3) for each in found.latencies]
+    body += [_row(f"{each.name} mean", "", each, 1.0) for each in found.lengths]
+    body += [_row(each.name, "", each, 1.0) for each in found.counts]
+    return TableRows(("", "", "measured", "simulated", "error"), tuple(body), 2)
+
+
+def _words(found: Scraped) -> list[str]:
     from scenarios.validate.scraped import NOT_COMPARED
 
-    rows = [("", "", "measured", "simulated", "error")]
-    rows += [_row(f"{_title(each.name)} {each.statistic}", "ms", each, 1e3) for each in found.latencies]
-    rows += [_row(f"{each.name} mean", "", each, 1.0) for each in found.lengths]
-    rows += [_row(each.name, "", each, 1.0) for each in found.counts]
     there, here = found.requests
     score = found.data()["score"]
-    words = [
+    return [
         f"{there:,} requests in the scrape, {here:,} in the simulation."
         + (f" TTFT, TPOT and E2E are off by {100 * float(str(score)):.1f} % on average." if score is not None else "")
         + " Percentiles of both sides are read from the server's buckets.",
         f"Not compared: {'; '.join((*NOT_COMPARED, *found.missing))}. A log with an entry for each request tells them.",
     ]
-    prose = "\n".join(wrapped(text, console.terminal.prose_width) for text in words)
-    return f"{aligned(rows, 2, console.terminal.width)}\n\n{prose}\n\n"
 
 
 def _title(name: str) -> str:

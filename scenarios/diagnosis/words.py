@@ -16,13 +16,14 @@ def headline(found: Findings) -> str:
     """Say the state of the run in a sentence."""
     if found.notes:
         return f"{found.notes[0]}."
-    late = "late" if found.by_slo else "waiting longer than requests are served on average"
+    waited = "waited longer than a request is served on average"
+    are_late, is_late, late = ("are late", "is late", "late") if found.by_slo else (waited, waited, "that " + waited)
     if found.broken:
         share = percent(found.late / found.requests if found.requests else 0.0)
         known = f"the findings explain {percent(1 - found.unexplained)} of them"
         rest = known if any(each.late for each in found.found) else "no known cause explains them"
-        return f"{count(found.late)} of {count(found.requests)} requests are {late} ({share}); {rest}."
-    few = f"{count(found.late)} of {count(found.requests)} requests {late}" if found.late else "no request is " + late
+        return f"{count(found.late)} of {count(found.requests)} requests {are_late} ({share}); {rest}."
+    few = f"{count(found.late)} of {count(found.requests)} requests {late}" if found.late else f"no request {is_late}"
     good = "the SLO is kept" if found.by_slo else "requests hardly wait"
     return f"{good} ({few}){'' if found.found else '; the diagnosis found nothing to improve'}."
 

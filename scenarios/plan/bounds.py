@@ -2,7 +2,8 @@
 
 Two sources of doubt, by the traffic.
 
-- Drawn traffic: each seed has its own largest rate. The interval is Student's over the logarithms of these.
+- Drawn traffic: each seed has its own largest rate. The interval is Student's over the logarithms of these, or the
+  bracket of the search where all seeds have the same.
 - A single trace: what the hour would have been like with other requests of its kind is asked of the trace itself.
   Its requests are cut, in order of arrival, into blocks, and blocks are drawn again with replacement (block bootstrap;
   Lahiri, Resampling Methods for Dependent Data, 2003). Each draw has its own percentiles at every rate that was run,

@@ -1,7 +1,7 @@
 """The command that starts a server with a candidate's settings, as the server of its policy takes it."""
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
-from scenarios.schema.engine import CAPS
+from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
 from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
 from scenarios.servers.manifests import Deployed
@@ -40,7 +40,7 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
     defaults = {f"engine.{key}": known.default for key, known in scenario.engine.takes().items()}
-    defaults |= dict.fromkeys([f"engine.{key}" for key in ("max_queued_requests", *CAPS)])
+    defaults |= dict.fromkeys([f"engine.{key}" for key in ("max_queued_requests", *UNSAID)])
     version = getattr(built, "version", None)
     return Deployed(
         launch,

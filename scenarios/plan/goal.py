@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scenarios.assembly.workloads import build_workload
@@ -13,8 +13,9 @@ from scenarios.schema.source.hints import did_you_mean, nearest, reordered
 from scenarios.studies.study_axes import NUMBER
 from simulator.errors import InputError
 from simulator.metrics.latency import LATENCIES
-from simulator.metrics.metric import FLAG, FRACTION, Value
+from simulator.metrics.metric import FLAG, FRACTION, Metric, Value
 from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.own_metrics import load_metric
 from simulator.metrics.table import METRICS
 
 DEFAULT_ATTAINMENT = 0.99
@@ -34,12 +35,18 @@ _FARTHEST = 20.0  # an excess beyond e^20 says no more
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A limit on a key of summary.json; `class_name` None for all requests."""
+    """A limit on a key of summary.json; `class_name` None for all requests. `own` is the user's metric of that key."""
 
     metric: str
     limit: float
     at_least: bool = False
     class_name: str | None = None
+    own: Metric | None = None
+
+    @property
+    def about(self) -> Metric:
+        """The metric."""
+        return self.own or METRICS[self.metric]
 
     @property
     def text(self) -> str:
@@ -51,7 +58,7 @@ class Goal:
     def latency(self) -> str | None:
         """The latency that the metric is a statistic of, by its name in `LATENCIES`; None for other metrics."""
         stem = self.metric.partition("_")[2].removesuffix("_ms")
-        return stem if self.metric.endswith("_ms") and stem in LATENCIES else None
+        return stem if self.own is None and self.metric.endswith("_ms") and stem in LATENCIES else None
 
     @property
     def statistic(self) -> str:
@@ -81,7 +88,7 @@ class Goal:
         if value is None or math.isnan(value):
             return _FARTHEST
         number, limit = float(value), self.limit
-        if METRICS[self.metric].unit == FRACTION and self.at_least:
+        if self.about.unit == FRACTION and self.at_least:
             number, limit = 1 - number, 1 - limit
         elif self.at_least:
             number, limit = limit, number
@@ -111,13 +118,15 @@ def parse_goal(text: str, scenario: Scenario) -> Goal:
         raise InputError(f"{found['sign']!r} is no limit", file=flag, hint=f"allowed: <= and >=; {_FORM}")
     metric, at_least = found["metric"], found["sign"] == ">="
     of_class = None if found["class"] is None else found["class"].strip()
-    _check_metric(metric, of_class, flag)
-    known = METRICS[metric]
+    own = {each.key: each for each in map(load_metric, scenario.measure.metrics)}
+    if metric not in own or of_class is not None:
+        _check_metric(metric, of_class, flag, own)
+    known = own.get(metric) or METRICS[metric]
     if known.unit != FLAG and known.better and (known.better > 0) != at_least:
         better = "more" if known.better > 0 else "less"
         meant = f"did you mean `{metric}{'<=' if at_least else '>='}{found['limit']}`?"
         raise InputError(f"of {metric}, {better} is better, so this limit points the wrong way", file=flag, hint=meant)
-    goal = Goal(metric, float(found["limit"]), at_least, of_class)
+    goal = Goal(metric, float(found["limit"]), at_least, of_class, own.get(metric))
     _check_fits(goal, scenario, flag)
     return goal
 
@@ -146,18 +155,18 @@ def chosen_goals(texts: Sequence[str], scenario: Scenario) -> tuple[Goal, ...]:
     return found
 
 
-def _check_metric(metric: str, of_class: str | None, flag: str) -> None:
+def _check_metric(metric: str, of_class: str | None, flag: str, own: Mapping[str, Metric]) -> None:
     known = [key for key, each in METRICS.items() if (each.by_run if of_class is None else each.by_class)]
     if metric in known:
         return
-    if of_class is not None and metric in METRICS:
+    if of_class is not None and (metric in METRICS or metric in own):
         raise InputError(f"{metric} is not computed for single classes", file=flag, hint=f"allowed: {', '.join(known)}")
     stem = metric.removesuffix("_ms")
     if stem in LATENCIES:
         options = " | ".join(f"{s}_{stem}_ms" for s in ("p50", "p90", "p95", "p99", "mean"))
         hint = f"did you mean `p99_{stem}_ms`? allowed: {options}"
     else:
-        near = reordered(metric, known) or nearest(metric, known)
+        near = reordered(metric, [*known, *own]) or nearest(metric, [*known, *own])
         hint = (f"did you mean `{near}`? " if near else "") + "allowed: the keys of summary.json (docs/run-folder.md)"
     raise InputError(f"summary.json has no key {metric!r}", file=flag, hint=hint)
 
@@ -174,7 +183,7 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
         if goal.class_name not in names:
             hint = did_you_mean(goal.class_name, names)
             raise InputError(f"no class is called {goal.class_name!r}", file=flag, hint=hint)
-    if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
+    if (goal.limit < 0 and goal.own is None) or (goal.about.unit in (FRACTION, FLAG) and goal.limit > 1):
         what = f"{goal.limit:g} cannot be a limit of {goal.metric}"
         raise InputError(what, file=flag, hint="allowed: 0 and more; shares up to 1")
     if goal.latency is not None and goal.limit == 0:

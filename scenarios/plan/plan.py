@@ -18,6 +18,7 @@ from scenarios.plan.search import rounded
 from scenarios.plan.space import space
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Keeper, Laboratory
+from scenarios.plan.wording import rate_text
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Axis
 from simulator.errors import InputError
@@ -74,7 +75,7 @@ def make_plan(
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
         notes.append("warning: the budget ended: each candidate says what was not settled")
-    about = f"{traffic.num_requests:,} requests, {traffic.rate:g}/s as they stand"
+    about = f"{traffic.num_requests:,} requests, {rate_text(traffic.rate)} requests/s as they stand"
     return Plan(find, scenario.name, tuple(goals), lab.load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
 
 

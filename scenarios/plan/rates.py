@@ -182,6 +182,8 @@ def _answer(lab: Laboratory, candidate: Candidate, found: Sequence[Found[Trial]]
     near = [trial for _, trial in first.probes]
     if len(found) > 1:
         bounds = bounds_of_seeds([each.held[0] for each in found if each.held is not None])
+        if bounds.low == bounds.high and first.failed is not None:  # seeds that agree know no more than the bracket
+            bounds = replace(bounds, high=max(bounds.high, first.failed[0]))
     else:
         bounds, near = _trace_bounds(lab, candidate, first, held, are_ends_run=are_ends_run)
     beyond = held if first.failed is None else first.failed[1]

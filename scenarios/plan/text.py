@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer, Plan
+from scenarios.plan.goal import Goal
+from scenarios.plan.trial import STEADY
 from scenarios.plan.wording import bounds_text, change, described, money, rate_text
 
 _SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
@@ -82,11 +84,16 @@ def _line(label: str, answer: Answer) -> tuple[str, ...]:
         f"{answer.gpus:,}",
         "-" if answer.usd_per_hour is None else f"{answer.usd_per_hour:,.2f}",
         "-" if answer.usd_per_million is None else money(answer.usd_per_million),
-        "-" if answer.binding is None else answer.binding.text,
+        "-" if answer.binding is None else _limit(answer.binding),
         answer.shares.bottleneck or "-",
         "-" if answer.headroom is None else change(answer.headroom),
         "=" if answer.equal_to_best else "",
     )
+
+
+def _limit(goal: Goal) -> str:
+    """A limit as its flag has it; or, where no limit breaks first, that the queue grows."""
+    return "saturation" if goal == STEADY else goal.text
 
 
 def below(plan: Plan) -> list[str]:
@@ -97,7 +104,7 @@ def below(plan: Plan) -> list[str]:
     lines = []
     if best.binding is not None:
         why = f"; its worst requests wait for {best.shares.text}" if best.shares.text else ""
-        lines.append(f"binds:   {best.binding.text}{why}")
+        lines.append(f"binds:   {_limit(best.binding)}{why}")
     if best.slower is not None and best.faster is not None:
         edge = ""
         if max(-best.slower, best.faster) > _SURE:

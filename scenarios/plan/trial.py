@@ -22,7 +22,6 @@ from simulator.metrics.metric import Value
 from simulator.metrics.outcomes import ATTAINMENT
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import cost_per_million_output_tokens
-from simulator.metrics.table import METRICS
 from simulator.metrics.waits import saturated
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records, Status
@@ -207,7 +206,7 @@ class Laboratory:
             elif goal.metric == COST:
                 values.append(cost)
             else:
-                of = METRICS[goal.metric].of
+                of = goal.about.of
                 values.append(None if of is None else of(samples[goal.class_name]))
         excesses = [goal.excess(value) for goal, value in zip(self.goals, values, strict=True)]
         worst = int(np.argmax(excesses))

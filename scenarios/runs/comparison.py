@@ -17,6 +17,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
 from simulator.metrics.outcomes import entries, mean_outcomes
+from simulator.metrics.own_metrics import OWN
 from simulator.metrics.seed_intervals import metric_difference, metric_interval
 from simulator.metrics.table import METRICS
 from simulator.statistics.intervals import mean_interval
@@ -238,7 +239,7 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             found[name] = any(values)
         elif all(other == value for other in values):
             found[name] = value
-        elif name in METRICS:
+        elif _has_mean(name, first):
             mean = mean_interval(values).mean
             found[name] = None if math.isnan(mean) else mean
     return found
@@ -263,5 +264,10 @@ def _measured(summary: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, value in summary.items()
-        if name in METRICS and name != "schema_version" and not isinstance(value, bool)
+        if _has_mean(name, summary) and name != "schema_version" and not isinstance(value, bool)
     ]
+
+
+def _has_mean(name: str, summary: Mapping[str, Any]) -> bool:
+    """Return whether a key of a summary is a metric, of the table or of the user's own."""
+    return name in METRICS or name in summary.get(OWN, {})

@@ -18,6 +18,7 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
+from simulator.metrics.draft_metrics import acceptance_by_position
 from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.own_metrics import own_entries
@@ -121,6 +122,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             "usd_per_million_output_tokens": price,
             **own_entries(scenario.measure.metrics, records, slo, **cuts),
             **_groups(records, cuts),
+            **acceptance_by_position(records, **cuts),
             **entries(found),
             **({} if warmup is None else {WARMUP: warmup.entry()}),
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),

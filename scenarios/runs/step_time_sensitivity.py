@@ -79,8 +79,8 @@ def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
         busy = 100.0 * result.summary["busy_fraction"]
         share = 100.0 * result.summary["mean_queue_time_ms"] / result.summary["mean_ttft_ms"]
         return (
-            f"warning: TTFT hangs on the step times: the server is busy {busy:.0f} % of the time, and waiting is"
-            f" {share:.0f} % of mean TTFT; --sensitivity says how much 5 % of them move it"
+            f"warning: TTFT is sensitive to step times: the server is busy {busy:.0f} % of the time, and queue time is"
+            f" {share:.0f} % of mean TTFT; --sensitivity tries steps 5 % shorter and longer"
         )
     found = step_times(result)
     if found is None or not (asked or found.is_magnified):
@@ -91,7 +91,7 @@ def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
     )
     if not found.is_magnified:
         return f"TTFT follows the step times: {moves}"
-    return f"warning: TTFT hangs on a few per cent of step time: {moves}"
+    return f"warning: TTFT is sensitive to step times: {moves}"
 
 
 def _figure(value: float, plain: float) -> str:

@@ -25,6 +25,33 @@ def model_schema() -> Schema:
     return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
 
 
+def draft_model_schema() -> Schema:
+    """A draft model: a built-in model, or a mapping of dimensions; null for none."""
+    from simulator.hardware.models import MODELS, REQUIRED, Model
+
+    found = _named_or_mapping([{"enum": list(MODELS)}], Model, REQUIRED)
+    return {"anyOf": [*found["anyOf"], {"type": "null"}]}
+
+
+def speculative_schema() -> Schema:
+    """The keys of speculative decoding, whole: what they refer to stands in its place; or null."""
+    from scenarios.schema.speculative import SpeculativeDecoding
+
+    schema = SpeculativeDecoding.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if isinstance(name := value.get("$ref"), str):
+            return whole(parts[name.rpartition("/")[2]])
+        return {key: whole(each) for key, each in value.items()}
+
+    return {"anyOf": [whole(schema), {"type": "null"}]}
+
+
 def gpu_schema() -> Schema:
     """A built-in GPU, or a mapping of figures."""
     from simulator.hardware.gpus import GPUS, REQUIRED, Gpu
@@ -78,11 +105,11 @@ def _first_line(owner: Any) -> str:
 def engine_schema() -> Schema:
     """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
     from scenarios.schema.engine import Engine
-    from simulator.policies import DEFAULT_POLICY, built_in_policies
+    from simulator.policies import DEFAULT_POLICY, named_policies
 
     own = Engine.model_json_schema()["properties"]
     own["policy"].pop("x-allowed")
-    of_policies = {name: policy_keys(name) for name in built_in_policies()}
+    of_policies = {name: policy_keys(name) for name in named_policies()}
     own["policy"]["default"] = DEFAULT_POLICY
     users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
     own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]

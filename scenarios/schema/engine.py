@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
+from scenarios.schema.allowed import speculative_schema
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
-from scenarios.schema.strict import Strict
+from scenarios.schema.speculative import SpeculativeDecoding
+from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
-from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, policy_parameters
+from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -60,6 +62,12 @@ class Engine(Strict):
         Unit("tokens"),
     ] = None
 
+    speculative_config: Annotated[
+        SpeculativeDecoding | None,
+        JsonSchema(speculative_schema),
+        doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
+    ] = None
+
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
@@ -85,17 +93,24 @@ class Engine(Strict):
         return default if known is None or known.default is MISSING else known.default
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value; vLLM's caps only where there are any.
+        """Every key with its value; those that are `ONLY_GIVEN` where they are.
 
         A user's policy keeps its defaults in its own file: they are left out.
         """
         own = {key: getattr(self, key) for key in ENGINE_KEYS}
-        own = {key: value for key, value in own.items() if value is not None or key not in CAPS}
-        defaults = {} if self.policy_file else {key: known.default for key, known in self.takes().items()}
+        own = {key: value for key, value in own.items() if value is not None or key not in UNSAID}
+        if (drafts := own.pop("speculative_config", None)) is not None and drafts.num_speculative_tokens:
+            own["speculative_config"] = drafts.model_dump(exclude_defaults=True)
+        known = {} if self.policy_file else {key: each.default for key, each in self.takes().items()}
+        defaults = {key: value for key, value in known.items() if key not in ONLY_GIVEN}
         return own | defaults | self.given()
 
 
 CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
+UNSAID = (*CAPS, "speculative_config")
+"""Keys that are null, and not written out, unless they are given."""
+ONLY_GIVEN = (*UNSAID, "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
+"""Keys that are not written out with their defaults."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""
@@ -106,7 +121,7 @@ def _declared() -> dict[str, list[Parameter]]:
 
     Those of the default policy come first.
     """
-    names = sorted(built_in_policies(), key=lambda name: name != DEFAULT_POLICY)
+    names = sorted(named_policies(), key=lambda name: name != DEFAULT_POLICY)
     owners = [policy_parameters(policy_class(name)) for name in names]
     owners += [kind.parameters for kind in QUEUES.values() if not kind.is_internal]
     found: dict[str, list[Parameter]] = {}
@@ -132,6 +147,7 @@ def _field(declared: list[Parameter]) -> Any:
         kind = Annotated[kind, BeforeValidator(partial(_as_word, words))]
     defaults = [parameter.default for parameter in declared]
     default = defaults[0] if all(other == defaults[0] for other in defaults) else None
+    default = None if default is MISSING else default  # its policy says that it must be given
     return kind, Field(default=default)
 
 
@@ -151,9 +167,9 @@ def _as_word(words: Iterable[str], value: object) -> object:
 
 
 def _built_in(policy: str) -> str:
-    if policy in built_in_policies():
+    if policy in named_policies():
         return policy
-    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, built_in_policies()))
+    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, named_policies()))
 
 
 class _Closed(Engine):

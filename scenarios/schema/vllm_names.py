@@ -23,7 +23,6 @@ BELONGS: Mapping[str, str] = {
     "kv_cache_dtype": "is of the model: `model: {base: NAME, kv_dtype_bytes: 1}` (1 for fp8, 2 for bfloat16)",
     "enforce_eager": "is `cost: {kind: profile, cuda_graphs: false}`; other costs do not tell graphs from eager steps",
     "max_model_len": _NO_LIMIT,
-    "max_num_partial_prefills": _ONE_PASS,
     "max_long_partial_prefills": _ONE_PASS,
     "seed": "is the top-level `seed`",
 }

@@ -4,7 +4,7 @@ Times are the simulation's own seconds, whatever the time scale. `engine` is the
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,6 +14,8 @@ from simulator.metrics.vllm_metrics import (
     CONFIG,
     CONFIG_LABELS,
     COUNTERS,
+    DRAFT_COUNTERS,
+    DRAFTS_BY_POSITION,
     GAUGES,
     HISTOGRAMS,
     LABELS,
@@ -36,11 +38,11 @@ _LAGS = 100_000  # the last half an hour of them
 
 
 class Meters:
-    """The server's counters. `reasons` says, by row, why an answer ends."""
+    """The server's counters; of drafts, at most so many a step, too. `reasons` says, by row, why an answer ends."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, model_name: str, max_model_len: int) -> None:
+    def __init__(self, model_name: str, max_model_len: int, drafts: int = 0) -> None:
         self._registry = CollectorRegistry()
         self._model = model_name
         self._last: dict[int, tuple[float, int]] = {}  # by row: when the client had its last token, and how many then
@@ -50,7 +52,12 @@ class Meters:
         self._lags: deque[float] = deque(maxlen=_LAGS)
         self.reasons: dict[int, str] = {}
         own = self._registry
-        self._counters = {name: Counter(PREFIX + name, told, LABELS, registry=own) for name, told in COUNTERS.items()}
+        counters = {**COUNTERS, **(DRAFT_COUNTERS if drafts else {})}
+        self._counters = {name: Counter(PREFIX + name, told, LABELS, registry=own) for name, told in counters.items()}
+        self._drafts = drafts
+        if drafts:
+            name, told = DRAFTS_BY_POSITION
+            self._by_position = Counter(PREFIX + name, told, (*LABELS, "position"), registry=own)
         self._success = Counter(PREFIX + SUCCESS[0], SUCCESS[1], (*LABELS, "finished_reason"), registry=own)
         self._rejected = Counter(PREFIX + REJECTIONS[0], REJECTIONS[1], ("model_name", "reason"), registry=own)
         self._histograms = {
@@ -65,10 +72,12 @@ class Meters:
         self._live = live
         every = [(self._model, str(replica.index)) for replica in live.replicas]
         for labels in every:
-            for counter in self._counters.values():
-                counter.labels(*labels)
+            for each in (*self._counters.values(), *self._histograms.values()):
+                each.labels(*labels)  # shown as 0 before the first request, as vLLM does
             for reason in REASONS:
                 self._success.labels(*labels, reason)
+            for position in range(self._drafts):
+                self._by_position.labels(*labels, str(position))
         self._tokens = [self._counters["generation_tokens"].labels(*labels) for labels in every]
         self._gaps = [self._histograms["inter_token_latency_seconds"].labels(*labels) for labels in every]
         self._rejected.labels(self._model, QUEUE_LIMITS[Cause.QUEUE_FULL])
@@ -135,6 +144,8 @@ class Meters:
         if (setbacks := live.setbacks) is not None:
             counters["num_preemptions"].labels(*labels).inc(setbacks.preemptions)
             counters["prefix_cache_hits"].labels(*labels).inc(setbacks.cached_tokens)
+        if self._drafts and live.draft_counts:
+            self._count_drafts(live.draft_counts, labels)
         self._success.labels(*labels, reason if status is Status.FINISHED else "abort").inc()
         if status is not Status.FINISHED:
             return
@@ -156,6 +167,16 @@ class Meters:
         )
         if outputs > 1:
             self._observe(engine, request_time_per_output_token_seconds=(last_s - first_s) / (outputs - 1))
+
+    def _count_drafts(self, counts: Mapping[tuple[int, int], int], labels: tuple[str, str]) -> None:
+        """Count the verify steps of a request, by drafts and accepted drafts."""
+        drafts, tokens, accepted = (self._counters[name].labels(*labels) for name in DRAFT_COUNTERS)
+        for (proposed, kept), steps in counts.items():
+            drafts.inc(steps)
+            tokens.inc(steps * proposed)
+            accepted.inc(steps * kept)
+            for position in range(kept):
+                self._by_position.labels(*labels, str(position)).inc(steps)
 
 
 class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looked into

@@ -51,7 +51,9 @@ class Serving:
         self._session = Session(scenario, log_decisions=log_decisions)
         self.model_name = served_name or (scenario.model if isinstance(scenario.model, str) else scenario.name)
         self._reader = Reader(scenario, self.model_name)
-        self.meters = Meters(self.model_name, self._reader.max_model_len)
+        drafted = scenario.engine.speculative_config
+        drafts = 0 if drafted is None else drafted.num_speculative_tokens
+        self.meters = Meters(self.model_name, self._reader.max_model_len, drafts)
         self.engine = Engine(self._session, self.meters, time_scale=time_scale)
         status = server_of(scenario.engine.policy).overload_status
         self.service = Service(self.engine, self._reader, self.meters, overload=status)

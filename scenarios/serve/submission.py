@@ -94,6 +94,7 @@ class Reader:
         routed = scenario.num_replicas > 1 and "block_size" in scenario.routing.resolved()
         groups = [scenario.engine, *(group.engine for group in scenario.fleet or ())]
         self._keeps_content = routed or any(_caches(engine) for engine in groups)
+        self._ranks = scenario.num_replicas if scenario.routing.kind == "vllm_dp" else 0
         self._given: dict[str, int] = {}  # names that clients gave, and how often
 
     def check_model(self, name: str | None) -> None:
@@ -108,7 +109,7 @@ class Reader:
         if not prompts:
             raise RefusedError(400, "prompt: there is none", "prompt")
         name = self._name("chatcmpl" if isinstance(call, ChatCall) else "cmpl", row, headers)
-        session = headers.get("x-session-id", "")
+        session, rank = headers.get("x-session-id", ""), self._rank(headers)
         requests: list[Request] = []
         choices: list[Choice] = []
         alone = len(prompts) * call.n == 1
@@ -136,9 +137,19 @@ class Reader:
                         class_name=self._class(call) or "default",
                         session_id=session if _NAME.fullmatch(session) else None,
                         content=content,
+                        data_parallel_rank=rank,
                     )
                 )
         return Submission(name, requests, choices, len(prompts))
+
+    def _rank(self, headers: Mapping[str, str]) -> int | None:
+        """Return the rank that the client asks for; None if it does not, or the replicas are no ranks of one server."""
+        given = headers.get("x-data-parallel-rank", "")
+        if not self._ranks or not re.fullmatch(r"-?\d{1,9}", given):  # vLLM passes over what is no number
+            return None
+        if not 0 <= int(given) < self._ranks:
+            raise RefusedError(400, f"data_parallel_rank {given} is out of range [0, {self._ranks}).")
+        return int(given)
 
     def _name(self, kind: str, row: int, headers: Mapping[str, str]) -> str:
         """Return a unique id of the answer: with the client's own X-Request-Id, or the number of the request."""

@@ -66,6 +66,8 @@ def flow(options: Mapping[str, Any]) -> str:
 
 
 def _worded(flag: Flag, value: Any) -> str:
+    if flag.write is not None:
+        return flag.write(value)
     if flag.words:
         words = flag.words[value]
         return str(words if isinstance(words, str) else words[0])
@@ -161,6 +163,11 @@ def _value(flag: Flag, values: Sequence[str]) -> tuple[bool, object]:
             return True, value
     if flag.words:
         return False, None
+    if flag.read is not None:
+        try:
+            return True, flag.read(text)
+        except ValueError:
+            return False, None
     return text != "", number(text)
 
 

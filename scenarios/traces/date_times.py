@@ -12,6 +12,7 @@ from simulator.errors import InputError
 _STAMP = re.compile(
     r"\s*(\d{4}-\d\d-\d\d[ Tt]\d\d:\d\d):([0-5]\d)(?:[.,](\d+))?\s*(Z|z|[+-]\d\d(?::?\d\d)?)?\s*", re.ASCII
 )
+_NUMBER = re.compile(r"\s*\d+(\.\d*)?\s*", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 1970, 2200  # what 64 bits of nanoseconds hold, and then some sense
 
@@ -84,7 +85,7 @@ def _date_times(first: str, name: str, file: str) -> Callable[[Any, str], int]:
     zoned = bool(stamps.with_offset)
 
     def parse(value: Any, name: str) -> int:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or _NUMBER.fullmatch(value):
             raise _mixed(file, f"{name} is a date-time in one row and a number in another: {value!a}")
         ns = stamps.parse(value)
         if bool(stamps.naive if zoned else stamps.with_offset):

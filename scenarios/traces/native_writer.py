@@ -21,6 +21,7 @@ Part = Mapping[str, Sequence[Any]]
 """Native columns of some rows by name, None where a row has no value."""
 
 _ORDER = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
+_LISTS = {"block_hashes", "accepted_drafts"}
 _NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id")
 _GZIP_LEVEL = 6  # the highest takes three times as long for 2 % less
 
@@ -77,8 +78,8 @@ def _csv_rows(stream: io.TextIOBase, names: Sequence[str]) -> Callable[[Part], N
 
     def write(part: Part) -> None:
         columns = {name: part[name] for name in names}
-        if "block_hashes" in columns:
-            columns["block_hashes"] = [None if h is None else " ".join(map(str, h)) for h in columns["block_hashes"]]
+        for name in _LISTS & columns.keys():
+            columns[name] = [None if each is None else " ".join(map(str, each)) for each in columns[name]]
         writer.writerows(zip(*columns.values(), strict=True))
 
     return write
@@ -110,8 +111,12 @@ def _part(workload: Workload) -> Part:
         columns["predicted_output_tokens"] = [n if n >= 0 else None for n in workload.predicted_output_tokens.tolist()]
     if workload.deadline_s is not None:
         columns["deadline_s"] = [s if s == s else None for s in workload.deadline_s.tolist()]
+    if workload.data_parallel_rank is not None:
+        columns["data_parallel_rank"] = [n if n >= 0 else None for n in workload.data_parallel_rank.tolist()]
     if workload.patience_s is not None:
         columns["patience_s"] = [s if s == s else None for s in workload.patience_s.tolist()]
+    if workload.accepted_drafts is not None:
+        columns["accepted_drafts"] = workload.accepted_drafts
     if workload.content is not None:
         columns |= _content_columns([content or PromptContent() for content in workload.content])
     if workload.after_row is not None and np.any(workload.after_row >= 0):

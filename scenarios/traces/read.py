@@ -83,6 +83,8 @@ def _workload(
     index = {name: place for place, name in enumerate(class_names)}
     predicted = extra.get("predicted_output_tokens")
     deadline, patience = extra.get("deadline_s"), extra.get("patience_s")
+    ranks = extra.get("data_parallel_rank")
+    drafts = extra.get("accepted_drafts")
     zero = zero_of(columns.in_ns, min(columns.arrival), options)
     return Workload(
         arrival_s=arranged.arrival,
@@ -96,7 +98,9 @@ def _workload(
         session_ids=_of_copies(extra["session_id"], arranged) if "session_id" in extra else None,
         predicted_output_tokens=None if predicted is None else _predicted(predicted, options.output_scale)[order],
         deadline_s=None if deadline is None else _floats(deadline, np.nan)[order],
+        data_parallel_rank=None if ranks is None else _integers(ranks, -1, count)[order],
         content=None if content is None or not any(content.rows) else _contents(content.rows, arranged, extra),
+        accepted_drafts=None if drafts is None else [drafts[place] for place in places],
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],
         delay_s=_delays(extra.get("delay_s"), arranged, options.rate_scale),

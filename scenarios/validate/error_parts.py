@@ -142,6 +142,8 @@ def _carrier_words(parts: list[ErrorPart], measured: Side) -> str:
     shares = ", ".join(f"{part.name} {round(part.carries_ms):+,d} ms" for part in parts)
     most = max(parts, key=lambda part: abs(part.carries_ms))
     share = 100 * total / mean_ms
+    if abs(total) < 0.5 and all(abs(part.carries_ms) < 0.5 for part in parts):
+        return f"The mean end-to-end latency, {mean_ms:,.0f} ms, is right; no part causes more than 0.5 ms of error."
     text = f"The mean end-to-end latency is off by {total:+,.0f} ms of {mean_ms:,.0f} ms ({share:+.1f} %)"
     if abs(most.carries_ms) <= SMALL * mean_ms:
         return f"{text}; no part causes more than {100 * SMALL:.0f} % of it: {shares}."
@@ -159,7 +161,7 @@ def _quiet_words(measured: Side, simulated: Side, waits: bool, at_client: bool) 
     what = "from scheduled to first token" if waits else "to first token"
     late_ms = float(np.median(m - s)) * 1e3
     text = (
-        f"Prefill: the {len(quiet)} requests that found the server quiet took {np.median(m) * 1e3:,.1f} ms {what},"
+        f"Prefill: the {len(quiet):,} requests that found the server quiet took {np.median(m) * 1e3:,.1f} ms {what},"
         f" here {np.median(s) * 1e3:,.1f} ms ({100 * (np.median(s) / np.median(m) - 1):+.1f} %)."
     )
     if at_client and late_ms > 1.0:

@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.schema.cost import ProfileCostConfig
-from scenarios.schema.engine import CAPS
+from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary
 from simulator.lockstep.lockstep_limits import LockstepVerdict
@@ -31,7 +31,7 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
     if scenario.engine.swap_overlap:
         what = "the real backend moves blocks before the step, not beside it"
         raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
-    for key in ("max_queued_requests", *CAPS):
+    for key in ("max_queued_requests", *UNSAID):
         if getattr(scenario.engine, key) is not None:
             raise scenario.error(f"engine.{key}", "a lockstep serves every request", f"--set engine.{key}=null")
     workload = build_workload(scenario)
@@ -123,7 +123,11 @@ def priced_elsewhere(scenario: Scenario, source: str, device: str) -> str | None
         " `batchlab calibrate fit --from-steps runs/measured/rows.jsonl.gz --out runs/measured/profile.json`, then"
         f" `batchlab lockstep {source} --device {device} --profile runs/measured/profile.json`"
     )
-    at_once = "In a clone, `make lockstep` does that on this CPU. " if source == "lockstep-cpu" else ""
+    at_once = (
+        "In a clone, `make lockstep` measures this CPU, fits a profile, and runs this command with it. "
+        if source == "lockstep-cpu"
+        else ""
+    )
     return (
         f"The step times are those of the scenario's cost (kind: {cost.kind}), which is another machine's: no profile"
         f" of this one was given. {at_once}By hand: {by_hand}."

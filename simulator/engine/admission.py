@@ -7,6 +7,7 @@ back. An abort counts from the moment when it is sent. A rejected client gets HT
 
 from dataclasses import dataclass
 
+from simulator.request import Request
 from simulator.request_state import RequestState
 from simulator.results.records import Cause
 
@@ -29,12 +30,26 @@ NO_CAPS = QueueCaps()
 class Admission:
     """A server's counts of its unfinished requests, and of their prompts that have no first token yet."""
 
-    __slots__ = ("_prefilling", "_unfinished", "caps")
+    __slots__ = ("_call", "_prefilling", "_unfinished", "_verdict", "caps")
 
     def __init__(self, caps: QueueCaps) -> None:
         self.caps = caps
+        self._call = range(0)
+        self._verdict: tuple[Cause, str] | None = None
         self._unfinished: set[int] = set()
         self._prefilling: dict[int, RequestState] = {}  # of these, some may have begun since
+
+    def expect(self, rows: range) -> None:
+        """The requests of these rows come next, at one time, as the sequences of one call."""
+        self._call = rows
+
+    def refusal_of(self, request: Request) -> tuple[Cause, str] | None:
+        """`refusal` for a request that comes now: with the others of its call, before the first of which it is said."""
+        if request.row not in self._call:
+            return self.refusal(request.arrival_s)
+        if request.row == self._call.start:
+            self._verdict = self.refusal(request.arrival_s, len(self._call))
+        return self._verdict
 
     def refusal(self, now_s: float, sequences: int = 1) -> tuple[Cause, str] | None:
         """The cause and the words of a rejection of so many sequences that come now; None if they are admitted.

@@ -23,7 +23,7 @@ from simulator.request_state import DECODING, PREFILLING, RequestState, Schedule
 class AppliedPlan:
     """A plan that has been applied, all its parts together; the blocks of the step's decodes are taken."""
 
-    plan: StepPlan  # the first part, with `holds` and `requeue` of the last
+    plan: StepPlan  # the first part, with `holds`, `hold_steps` and `requeue` of the last
     prefill: list[ScheduledChunk] = field(default_factory=list)  # of all parts
     changes: bool = False
 
@@ -62,7 +62,7 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
             done.prefill.append(state.compute(chunk, now_s))
             done.changes = True
             tokens += chunk.num_tokens
-    done.plan = plan._replace(holds=last.holds, requeue=last.requeue)
+    done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue)
     return done
 
 

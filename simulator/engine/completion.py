@@ -79,6 +79,8 @@ class Completion:
         self._recorder.request(live, self._index, status, released_s)
         state = self._state
         del state.requests[live.row]
+        if state.companion is not None:
+            state.companion.ended(live.row, aborted=status is Status.ABORTED)
         if self._on_end is not None:
             del state.lives[live.row]
         if state.cache is not None:
@@ -110,7 +112,7 @@ class Completion:
             self._reject(live, f"{Cause.QUEUE_FULL.value}: max_queued_requests is {most}", Cause.QUEUE_FULL)
         elif self.admission is None:
             return False
-        elif (refused := self.admission.refusal(request.arrival_s)) is None:
+        elif (refused := self.admission.refusal_of(request)) is None:
             self.admission.add(live)
             return False
         else:

@@ -3,7 +3,8 @@
 Ranks of a data-parallel group with expert parallelism exchange tokens in every layer that has experts, so that none
 gets ahead of the others: as long as one has work, all execute, an idle one a dummy batch (vLLM 0.19,
 `DPEngineCoreProc.run_busy_loop`, vllm/v1/engine/core.py). All ranks plan at the same moment, the common step lasts as
-long as their shapes take together, and all commit. Scheduling stays each rank's own.
+long as their shapes take together, and all commit. Scheduling stays each rank's own. `simulator.engine.waves` says when
+they stop, and when they hold prompts back.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,6 +15,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.in_flight import InFlight
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
+from simulator.engine.waves import USUAL_SYNC_INTERVAL, Waves
 from simulator.timing.cost import GroupCost, StepShape
 
 _NO_TOKENS = StepShape(0, 0)
@@ -29,6 +31,13 @@ class DataParallelGroup:
         self._cost = cost
         self._overlaps = replicas[0].late is not None
         self._end_s = 0.0  # of the last step
+        traits = replicas[0].state.traits
+        self._waves: Waves | None = None
+        if traits.dp_sync_interval is not None or traits.prefill_schedule_interval > 1:
+            self._waves = Waves(traits.dp_sync_interval or USUAL_SYNC_INTERVAL, traits.prefill_schedule_interval)
+            for replica in replicas:
+                if replica.completion.decisions is not None:
+                    replica.completion.decisions.tells_dummies = True
 
     def serve(self) -> Generator[Event, object, None]:
         """Plan, apply, execute, commit on all ranks at once, for ever; at rest while none has anything to do."""
@@ -37,8 +46,11 @@ class DataParallelGroup:
             for replica in self._replicas:
                 if replica.aborts.pending:
                     replica.aborts.end_between(clock.now)
+            planned_s = clock.now
+            if self._waves is not None:
+                self._throttle(self._waves, planned_s)
             steps = [self._begin(replica, clock.now) for replica in self._replicas]
-            if not any(steps):
+            if not any(steps) and not (self._waves is not None and self._waves.runs):
                 yield self._rest()
                 for intake in self.intakes:
                     intake.release()
@@ -49,8 +61,22 @@ class DataParallelGroup:
             for replica, step in zip(self._replicas, steps, strict=True):
                 if step is not None:
                     replica.finish_step(step)
+            if self._waves is not None:
+                self._waves.stepped(has_work=self._has_work(planned_s))
             if self._replicas[0].has_listener and (pause := self.intakes[0].follow_up()) is not None:
                 yield pause
+
+    def _has_work(self, seen_s: float) -> bool:
+        """Whether any rank has a request, of those that came by then: a rank takes in others between two steps."""
+        states = [replica.state for replica in self._replicas]
+        return any(state.running or any(live.arrival_s <= seen_s for live in state.waiting) for state in states)
+
+    def _throttle(self, waves: Waves, now_s: float) -> None:
+        """Tell the ranks whether they hold prompts back; a request on idle ranks begins a wave."""
+        waves.runs = waves.runs or self._has_work(now_s)
+        throttled = waves.throttles()
+        for replica in self._replicas:
+            replica.state.decode_clock.throttled = throttled
 
     def _begin(self, replica: Replica, now_s: float) -> InFlight | None:
         """A rank's step; None if it has nothing to compute and no result to wait for."""
@@ -68,10 +94,14 @@ class DataParallelGroup:
     def _execute(self, steps: Sequence[InFlight | None], start_s: float) -> float:
         """The common step's end; idle ranks compute along."""
         shapes = [_NO_TOKENS if step is None else step.shape for step in steps]
-        end_s = start_s + (self._cost.group_step_s(shapes) if any(shape.tokens for shape in shapes) else 0.0)
+        computes = self._waves is not None or any(shape.tokens for shape in shapes)
+        end_s = start_s + (self._cost.group_step_s(shapes) if computes else 0.0)
         for replica, step in zip(self._replicas, steps, strict=True):
             if step is not None:
                 replica.execute_until(step, start_s, end_s)
-            elif replica.late is not None:
+                continue
+            if replica.late is not None:
                 replica.late.end_s = end_s
+            if self._waves is not None and replica.completion.decisions is not None:
+                replica.completion.decisions.dummy(replica.state, start_s, end_s)
         return end_s

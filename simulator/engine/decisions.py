@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from simulator.request_state import DECODING, RequestState
@@ -16,7 +17,9 @@ class DecisionLog:
     """Decisions of one replica, in the form of `decisions.jsonl`.
 
     `scheduled` counts the computed tokens of each request, without padding and without those of held requests.
-    `preempted_before`, where there are any: the victims of plans that computed nothing and so were no step.
+    `dummy`, of ranks that run in waves: the rank computed a dummy batch. `held`, of a policy whose notes tell it:
+    prompts were held back. `preempted_before`, where there are any: the victims of plans that computed nothing and so
+    were no step.
     """
 
     def __init__(self, replica: int) -> None:
@@ -29,6 +32,7 @@ class DecisionLog:
         self._queue: list[RequestState] | None = None  # before requests were aborted with the step
         self._num_free = 0
         self._aborted: list[str] = []
+        self.tells_dummies = False
         self._open: dict[str, Any] = {}  # the last step, while its results are still to come
 
     def decided(self, state: ReplicaState, step: InFlight, now_s: float) -> None:
@@ -54,9 +58,21 @@ class DecisionLog:
             "swapped_in": [view.request_id for view in plan.resume],
             "running": [live.request_id for live in state.running],
         }
+        if (held := getattr(plan.note, "held", None)) is not None:
+            self._decided["held"] = held
+        if self.tells_dummies:
+            self._decided["dummy"] = not step.shape.tokens
         if step.preempted_before:
             self._decided["preempted_before"] = [p.request.request_id for p in step.preempted_before]
         self._admissions = max([self._admissions, *[live.admission for live in chunks]])
+
+    def dummy(self, state: ReplicaState, start_s: float, end_s: float) -> None:
+        """A rank without anything to compute computes a dummy batch in a common step."""
+        ids: dict[str, Any] = {"running": [live.request_id for live in state.running]}
+        lists: dict[str, Any] = {key: [] for key in ("preempted", "swapped_out", "swapped_in")}
+        decided = {"dummy": True, "scheduled": {}, "admitted": {}, **lists, **ids}
+        self._add({"t_start_s": start_s, "t_end_s": end_s}, decided, state.waiting, state.blocks.num_free)
+        self.known(state.blocks.num_free)
 
     def committed(self, state: ReplicaState, step: InFlight, used_blocks: list[int], done: list[RequestState]) -> None:
         """The step, or the run of steps, is over."""
@@ -109,7 +125,7 @@ class DecisionLog:
             "replica": self.replica,
             "step": len(self.steps),
             **times,
-            **{key: value.copy() for key, value in decided.items()},
+            **{key: copy(value) for key, value in decided.items()},
             "finished": [],
             "waiting": [live.request_id for live in waiting],
             "num_free_blocks": num_free_blocks,

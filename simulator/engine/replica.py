@@ -114,18 +114,20 @@ class Replica:
     def accept(self, request: Request) -> bool:
         """Put an arriving request into the queue; False if it was rejected."""
         state = self.state
-        live = RequestState(request, state.decode_clock)
+        live = self._new(request)
         if state.caps is not None:
             most = state.caps(live, state.blocks.num_blocks, state.batch.block_size)
             if 1 <= most < request.max_tokens:
                 request = request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
-                live = RequestState(request, state.decode_clock)
+                live = self._new(request)
         state.requests[request.row] = request
         if self.has_listener:
             state.lives[request.row] = live
         if self.completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if state.companion is not None:
+            state.companion.arrived(request, live)
         if self.changed is not None:
             self.changed(self.index)
         return True
@@ -133,13 +135,16 @@ class Replica:
     def rejects(self, request: Request) -> bool:
         """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
         state = self.state
-        live = RequestState(request, state.decode_clock)
+        live = self._new(request)
         state.requests[request.row] = request
         state.lives[request.row] = live
         if self.completion.rejects(request, live):
             return True
         del state.requests[request.row], state.lives[request.row]
         return False
+
+    def _new(self, request: Request) -> RequestState:
+        return RequestState(request, self.state.decode_clock)
 
     def hand_over_to(self, hand_over: Callable[[RequestState, int], bool]) -> None:
         """Ask `hand_over` of each request with all its tokens, and of its blocks, whether it goes on elsewhere.
@@ -344,9 +349,7 @@ class Replica:
         state = self.state
         ends = step.ends_s
         end_s = ends[-1]
-        prefill = step.prefill
-        records = self._records
-        gone = self._gone
+        prefill, records, gone = step.prefill, self._records, self._gone
         if gone:
             before_s = state.batch.last_end_s
         # Steps that only continue the last row need none of their own.
@@ -358,6 +361,7 @@ class Replica:
             done = state.batch.advance(len(ends), end_s)
         else:
             sampled = False
+            state.decode_clock.prompt_steps += step.shape.prefill_tokens > 0
             use = [state.blocks.num_blocks - state.blocks.num_free]
             done = _NONE
         records.steps(ends, use)

@@ -12,6 +12,7 @@ from simulator.plan import BatchView, PrefixMatches, WaitingView
 from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView
 from simulator.request_state import RequestState, ScheduledChunk
+from simulator.speculative.speculation import Drafting
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Outlook
 
@@ -27,9 +28,9 @@ class ReplicaView:
 
     __slots__ = (
         "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
-        "decoding_last_first", "known_outputs", "late_blocks", "note", "now_s", "num_blocks", "num_decoding",
-        "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits", "prefix_matches",
-        "recompute_s", "running", "step_tokens", "swap_s", "waiting",
+        "decoding_last_first", "drafting", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
+        "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits",
+        "prefix_matches", "recompute_s", "running", "step_tokens", "swap_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
@@ -56,12 +57,21 @@ class ReplicaView:
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
         self.late_blocks = state.late_frees.ahead
+        self.drafting: Drafting | None = None
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
 
     @property
     def decode_steps(self) -> int:
         return self._clock.ticks
+
+    @property
+    def executed_steps(self) -> int:
+        return self._clock.ticks + self._clock.prompt_steps
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        return self._clock.throttled
 
     @property
     def decode_steps_since_admission(self) -> int:

@@ -43,7 +43,7 @@ class Dispatch:
 
         Where the server will reject the request, the router is not asked: the first replica tells of it.
         """
-        if self.admission is not None and self.admission.refusal(request.arrival_s) is not None:
+        if self.admission is not None and self.admission.refusal_of(request) is not None:
             return self.replicas[0].index
         chosen = self._router.choose(request.arriving(), self.replicas)
         if not isinstance(chosen, ReplicaLoad):

@@ -1,6 +1,7 @@
 """The replicas of a run: group after group, numbered through."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from simulator.engine.admission import NO_CAPS, Admission
@@ -13,6 +14,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
@@ -78,6 +80,9 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
+        if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
+            what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
+            raise InputError(what, hint="prefill_schedule_interval: 1")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -106,8 +111,13 @@ class Fleet:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
             self.clocks += [self._make_clock()] * group.replicas
+        make: Callable[..., Replica] = Replica
+        if group.speculation is not None:
+            if group.role != "both":
+                raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
+            make = partial(SpeculativeReplica, group.speculation)
         return [
-            Replica(
+            make(
                 index,
                 self.clocks[index],
                 group.make_policy(),

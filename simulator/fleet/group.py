@@ -8,6 +8,7 @@ from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
+from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor, Predicted
 
@@ -38,6 +39,7 @@ class ReplicaGroup:
     and its server one beyond `queue_caps`: each replica is a server, unless the router makes one of all.
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
+    With `speculation` each decodes speculatively.
     """
 
     make_policy: Callable[[], Policy]
@@ -56,6 +58,7 @@ class ReplicaGroup:
     initial_replicas: int = 1
     role: Role = "both"
     block_bytes: int = 0
+    speculation: Speculation | None = None
 
     @property
     def usable_blocks(self) -> int:

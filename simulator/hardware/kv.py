@@ -94,8 +94,8 @@ def activation_bytes(model: Model, tensor_parallel: int, max_num_batched_tokens:
 class MemorySettings:
     """A model on `tensor_parallel` GPUs, and a server's settings that decide how much KV cache fits beside it.
 
-    InputError for a value out of range; where `tensor_parallel` does not fit the model's heads, once memory is asked
-    for.
+    A drafter's weights and KV, in bytes on each GPU, lie beside the model's. InputError for a value out of range; where
+    `tensor_parallel` does not fit the model's heads, once memory is asked for.
     """
 
     model: Model
@@ -104,6 +104,8 @@ class MemorySettings:
     gpu_memory_utilization: float = 0.9
     block_size: int = 16
     max_num_batched_tokens: int = 2048
+    drafter_weight_bytes: int = 0
+    drafter_kv_bytes_per_token: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -115,14 +117,15 @@ class MemorySettings:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of a block on each GPU."""
-        return self.block_size * self.model.kv_bytes_per_token(self.tensor_parallel)
+        own = self.model.kv_bytes_per_token(self.tensor_parallel)
+        return self.block_size * (own + self.drafter_kv_bytes_per_token)
 
     def budget(self) -> MemoryBudget:
         """The split of each GPU's memory."""
         other = OTHER_GIB + (COLLECTIVES_GIB if self.tensor_parallel > 1 else 0.0)
         return MemoryBudget(
             budget=int(self.gpu_memory_utilization * self.gpu.memory_bytes),
-            weights=self.model.weight_bytes(self.tensor_parallel),
+            weights=self.model.weight_bytes(self.tensor_parallel) + self.drafter_weight_bytes,
             activations=activation_bytes(self.model, self.tensor_parallel, self.max_num_batched_tokens),
             other=round(other * GIB),
         )

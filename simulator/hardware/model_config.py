@@ -53,6 +53,7 @@ _DEEPSEEK = {
     "kv_lora_rank": "kv_lora_rank",
     "rope_head_dim": "qk_rope_head_dim",
     "head_dim": "qk_nope_head_dim",
+    "num_nextn_predict_layers": "num_nextn_predict_layers",
 }
 
 
@@ -276,4 +277,5 @@ def _renamed(message: str, family: _Family) -> str:
 
 
 def _is_like(known: Model, model: Model) -> bool:
-    return replace(known, name=model.name, max_model_len=model.max_model_len) == model
+    may_differ = ("name", "max_model_len", "num_nextn_predict_layers")
+    return replace(known, **{name: getattr(model, name) for name in may_differ}) == model

@@ -69,6 +69,9 @@ class Model:
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
         doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
+    num_nextn_predict_layers: Annotated[
+        int, doc("layers for multi-token prediction (MTP), which take part in speculative decoding alone")
+    ] = 0
 
     @property
     def embedding_bytes(self) -> float:
@@ -280,6 +283,7 @@ _TABLE: Mapping[str, Model] = {
     "deepseek-ai/DeepSeek-V3": Model(
         "deepseek-v3", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8, shared_experts=1,
         dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+        num_nextn_predict_layers=1,
     ),
     "moonshotai/Kimi-K2-Instruct": Model(
         "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulator.errors import InputError
 from simulator.lockstep.step_errors import ComparedStep
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS, StepShape
 
 _TIMES = ("predicted_s", "device_s", "host_s", "again_s")
 _SEEN = ("canary", "flag", "sm_mhz", "power_w", "control")
@@ -18,7 +18,7 @@ COLUMNS = (
     "step",
     "digest",
     "device_digest",
-    *StepShape._fields,
+    *COUNTS,
     "swapped_out_blocks",
     "swapped_in_blocks",
     *(name.removesuffix("_s") + "_ms" for name in _TIMES),
@@ -40,7 +40,7 @@ def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
             swapped = (step.swapped_out_blocks, step.swapped_in_blocks)
             seen = [_cell(step.canary), step.flag, _cell(step.sm_mhz), _cell(step.power_w)]
             seen.append(_cell(step.control))
-            counts = [*step.shape, *swapped]
+            counts = [*step.shape[: len(COUNTS)], *swapped]
             rows.writerow([index, step.digest, step.device_digest, *counts, *cells, repr(step.clock_s), *seen])
 
 
@@ -63,7 +63,7 @@ def _step(row: dict[str, str], path: Path, line: int) -> ComparedStep:
         return ComparedStep(
             digest=row["digest"],
             device_digest=row["device_digest"],
-            shape=StepShape(*[int(row[name]) for name in StepShape._fields]),
+            shape=StepShape(*[int(row[name]) for name in COUNTS]),
             swapped_out_blocks=int(row["swapped_out_blocks"]),
             swapped_in_blocks=int(row["swapped_in_blocks"]),
             clock_s=float(row["clock_s"]),

@@ -31,20 +31,31 @@ class BlockKeys:
 
     The first `num_shared` blocks may be found in other requests too, and their keys are integers; `tells_answer`: some
     of these hold tokens of the answer. Blocks behind hold a token of which nothing is known, which is the request's
-    own: no other request has such a key.
+    own: no other request has such a key. A key covers the `lookahead` tokens behind its block, too.
     """
 
-    __slots__ = ("_chains", "_known", "_request", "_row", "_size", "_tokens", "num_shared", "tells_answer")
+    __slots__ = (
+        "_chains",
+        "_known",
+        "_lookahead",
+        "_request",
+        "_row",
+        "_size",
+        "_tokens",
+        "num_shared",
+        "tells_answer",
+    )
 
-    def __init__(self, request: Request, block_size: int, chains: Chains) -> None:
+    def __init__(self, request: Request, block_size: int, chains: Chains, lookahead: int = 0) -> None:
         content = request.content
         self._row = request.row
         self._size = block_size
+        self._lookahead = lookahead
         self._chains = chains
         self._request = request
         self._tokens: tuple[int, ...] = ()
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
-        self.num_shared = num_shared_blocks(request, block_size)
+        self.num_shared = num_shared_blocks(request, block_size, lookahead)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
         if content is not None and content.prompt_token_ids:
             self._tokens = content.prompt_token_ids + content.output_token_ids
@@ -64,13 +75,14 @@ class BlockKeys:
     def _extend(self, known: list[Hashable], start: int, stop: int) -> None:
         """Work out the keys of the blocks from `start` to before `stop`."""
         size, chains = self._size, self._chains
+        covered = size + self._lookahead
         if self._tokens:
             key: Hashable = known[-1] if known else 0
             for first in range(start * size, stop * size, size):
-                key = chains.setdefault((key, self._tokens[first : first + size]), (len(chains) + 1) * NUMBER)
+                key = chains.setdefault((key, self._tokens[first : first + covered]), (len(chains) + 1) * NUMBER)
                 known.append(key)
             return
-        for kind, name, first, end in stretches(self._request, size, start, stop):
+        for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
             if kind == HASH:
                 number = cast(int, name) * NUMBER + HASHED
             else:
@@ -78,23 +90,27 @@ class BlockKeys:
             known += range(number + first, number + end)
 
 
-def num_shared_blocks(request: Request, block_size: int) -> int:
+def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:
     """The leading full blocks of a request that other requests may have too, its answer's included.
 
-    InputError where the size of its hashes does not go with the block size.
+    The `lookahead` tokens behind each are known to be shared as well. InputError where the size of its hashes does not
+    go with the block size.
     """
     content = request.content
     if content is None:
         return 0
     if content.prompt_token_ids:
-        return (len(content.prompt_token_ids) + len(content.output_token_ids)) // block_size
+        return max(0, len(content.prompt_token_ids) + len(content.output_token_ids) - lookahead) // block_size
     if content.block_hashes:
         check_hash_size(request, block_size)
-        return min(len(content.block_hashes) * content.hash_block_size, request.input_tokens) // block_size
-    return _grouped(request, content, block_size) if content.conversation is None else sys.maxsize
+        hashed = min(len(content.block_hashes) * content.hash_block_size, request.input_tokens)
+        return max(0, hashed - lookahead) // block_size
+    return _grouped(request, content, block_size, lookahead) if content.conversation is None else sys.maxsize
 
 
-def stretches(request: Request, block_size: int, start: int, stop: int) -> list[tuple[str, Hashable, int, int]]:
+def stretches(
+    request: Request, block_size: int, start: int, stop: int, lookahead: int = 0
+) -> list[tuple[str, Hashable, int, int]]:
     """The shared blocks from `start` to before `stop`, as (kind, name, first, end).
 
     Blocks of one kind and name have equal content where they have equal places, if all before is equal too.
@@ -109,12 +125,12 @@ def stretches(request: Request, block_size: int, start: int, stop: int) -> list[
     elif content.block_hashes:
         hash_size = content.hash_block_size
         while start < stop:
-            place = ((start + 1) * block_size - 1) // hash_size  # of the hash that names the block's last token
-            end = min(stop, max(start + 1, (place + 1) * hash_size // block_size))
+            place = ((start + 1) * block_size + lookahead - 1) // hash_size  # of the hash that names the last token
+            end = min(stop, max(start + 1, ((place + 1) * hash_size - lookahead) // block_size))
             found.append((HASH, content.block_hashes[place], start, end))
             start = end
     else:
-        grouped = min(_grouped(request, content, block_size), stop)
+        grouped = min(_grouped(request, content, block_size, lookahead), stop)
         if start < grouped:
             found.append((GROUP, content.prefix_group, start, grouped))
         if max(start, grouped) < stop:
@@ -122,9 +138,9 @@ def stretches(request: Request, block_size: int, start: int, stop: int) -> list[
     return found
 
 
-def _grouped(request: Request, content: PromptContent, block_size: int) -> int:
+def _grouped(request: Request, content: PromptContent, block_size: int, lookahead: int) -> int:
     """Leading blocks that lie wholly in a shared prefix."""
-    return min(content.prefix_tokens, request.input_tokens) // block_size
+    return max(0, min(content.prefix_tokens, request.input_tokens) - lookahead) // block_size
 
 
 def check_hash_size(request: Request, block_size: int) -> None:

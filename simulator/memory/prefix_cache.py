@@ -53,12 +53,16 @@ class PrefixCache:
         keys = self.keys.of(request)
         found = unused = 0
         blocks, references = self._blocks, self.references
-        for place in range((num_tokens - 1) // self.block_size):
+        last_unused = False
+        for place in range(self.keys.findable(num_tokens)):
             same = blocks.get(keys[place])
             if same is None:
                 break
             found += 1
-            unused += references[next(iter(same))] == 0
+            last_unused = references[next(iter(same))] == 0
+            unused += last_unused
+        if found and self.keys.drops_hit_block:
+            return found - 1, unused - last_unused
         return found, unused
 
     def freed_with(self, rows: Iterable[int]) -> int:

@@ -68,7 +68,14 @@ class PrefixLedger:
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses."""
-        most = (num_tokens - 1) // self.block_size
+        most = self.keys.findable(num_tokens)
+        found, unused = self._find(request, most)
+        if found and self.keys.drops_hit_block:
+            return self._find(request, found - 1)
+        return found, unused
+
+    def _find(self, request: Request, most: int) -> tuple[int, int]:
+        """See `hits`: of `most` blocks."""
         known = self.keys.of(request).first(most)
         found = unused = 0
         while found < most:

@@ -12,12 +12,17 @@ class RequestKeys:
 
     `num_telling` counts the requests whose answers others may find: what decoding fills of them has to enter the cache
     in time. What others decode is their own, and need have entered only when they leave.
+
+    With speculative decoding a key may cover the `lookahead` tokens behind its block too, which the drafter has read;
+    or the last block of every hit is dropped (`drops_hit_block`).
     """
 
-    __slots__ = ("_chains", "_keys", "block_size", "num_telling")
+    __slots__ = ("_chains", "_keys", "block_size", "drops_hit_block", "lookahead", "num_telling")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, lookahead: int = 0, *, drops_hit_block: bool = False) -> None:
         self.block_size = block_size
+        self.lookahead = lookahead
+        self.drops_hit_block = drops_hit_block
         self.num_telling = 0
         self._keys: dict[int, BlockKeys] = {}
         self._chains: Chains = {}
@@ -29,9 +34,13 @@ class RequestKeys:
         """The keys of this request."""
         keys = self._keys.get(request.row)
         if keys is None:
-            keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains)
+            keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains, self.lookahead)
             self.num_telling += keys.tells_answer
         return keys
+
+    def findable(self, num_tokens: int) -> int:
+        """Leading blocks of a sequence that can be found: at least one token is left, and what their keys cover is."""
+        return max(0, num_tokens - max(1, self.lookahead)) // self.block_size
 
     def end(self, row: int) -> None:
         """Forget the keys of a request."""

@@ -18,7 +18,8 @@ class Metric:
     `unit` is that of the value; `FRACTION` is a share from 0 to 1 and `FLAG` yes or no. `better` is +1 where more is
     better, -1 where less is, 0 where neither. `definition` and `remark` are sentences for people, `title` stands above
     a column. `of` works it out from a sample; None where the value needs more than a run's records, such as a price.
-    `by_run` and `by_class` say whether it is a metric of a run, of a class, or of both.
+    `by_run` and `by_class` say whether it is a metric of a run, of a class, or of both. With `is_rare` a run that has
+    no value of it does not name it.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Metric:
     remark: str = ""
     by_run: bool = True
     by_class: bool = False
+    is_rare: bool = False
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.metrics.measured_sample import Sample
-from simulator.metrics.metric import Metric
+from simulator.metrics.metric import Metric, Value
 from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS
 from simulator.metrics.window import measured_window
@@ -18,7 +20,10 @@ OWN = "own_metrics"
 
 
 def load_metric(name: str) -> Metric:
-    """Load the metric that `path.py:NAME` names. Raises InputError where there is none, or its key is taken."""
+    """Load the metric that `path.py:NAME` names. Raises InputError where there is none, or its key is taken.
+
+    Its `of` raises InputError, with the user's file, where it fails or gives no number.
+    """
     metric: Metric = users_object("metric", name, Metric)
     path, _ = split_class(name)
     if metric.key in METRICS or not metric.key.isidentifier() or metric.key == OWN:
@@ -26,7 +31,18 @@ def load_metric(name: str) -> Metric:
         raise InputError(what, file=path, hint="summary.json has the metrics of batchlab under their own keys")
     if metric.of is None:
         raise InputError(f"{metric.key} has no `of`, which works it out", file=path)
-    return metric
+    return replace(metric, of=partial(_worked_out, metric, path))
+
+
+def _worked_out(metric: Metric, path: str, sample: Sample) -> Value:
+    assert metric.of is not None  # as load_metric says
+    try:
+        value = metric.of(sample)
+    except Exception as error:  # whatever the user's function raises is the user's to mend
+        raise InputError(f"{metric.key} fails: {type(error).__name__}: {error}", file=path) from error
+    if value is not None and not (hasattr(value, "__float__") and math.isfinite(value)):
+        raise InputError(f"{metric.key} gives {value!r}", file=path, hint="a finite number, or None if undefined")
+    return value if value is None or isinstance(value, (bool, int)) else float(value)
 
 
 def own_entries(
@@ -46,13 +62,7 @@ def own_entries(
         if metric.key in values:
             raise InputError(f"a second metric has the key {metric.key!r}", file=path)
         assert metric.of is not None  # as load_metric says
-        try:
-            value = metric.of(sample)
-        except Exception as error:  # whatever the user's function raises is the user's to mend
-            raise InputError(f"{metric.key} fails: {type(error).__name__}: {error}", file=path) from error
-        if value is not None and not (hasattr(value, "__float__") and math.isfinite(value)):
-            raise InputError(f"{metric.key} gives {value!r}", file=path, hint="a finite number, or None if undefined")
-        values[metric.key] = value if value is None or isinstance(value, (bool, int)) else float(value)
+        values[metric.key] = metric.of(sample)
         told = {"title": metric.title, "unit": metric.unit, "definition": metric.definition, "better": metric.better}
         about[metric.key] = told
     return {**values, OWN: about}

@@ -25,7 +25,9 @@ def summarize(records: Records, *, slo: Slo | None = None, warmup_s: float = 0.0
     """
     check_rows(records)
     sample = Sample(records, measured_window(records, warmup_s, cooldown_s), slo)
-    return {metric.key: metric.of(sample) for metric in METRICS.values() if metric.by_run and metric.of is not None}
+    chosen = [metric for metric in METRICS.values() if metric.by_run and metric.of is not None]
+    found = {metric.key: metric.of(sample) for metric in chosen if metric.of is not None}
+    return {key: value for key, value in found.items() if value is not None or not METRICS[key].is_rare}
 
 
 def summarize_by_class(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.measured_sample import PERCENTILES, Sample
@@ -325,6 +326,7 @@ _TABLE = (
         "mean_kv_transfer_s", "KV transfer", "s", "from the begin of a transfer to its end, mean",
         _of_transfers(lambda moved, own: _mean((moved.end_s - moved.start_s)[own])), better=-1,
     ),
+    *DRAFT_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,

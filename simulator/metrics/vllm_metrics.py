@@ -26,6 +26,13 @@ COUNTERS: Mapping[str, str] = {
     "prefix_cache_queries": "Prefix cache queries, in number of queried tokens.",
     "prefix_cache_hits": "Prefix cache hits, in number of cached tokens.",
 }
+DRAFT_COUNTERS: Mapping[str, str] = {
+    "spec_decode_num_drafts": "Number of spec decoding drafts.",
+    "spec_decode_num_draft_tokens": "Number of draft tokens.",
+    "spec_decode_num_accepted_tokens": "Number of accepted tokens.",
+}
+DRAFTS_BY_POSITION = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens per draft position."
+"""Only where tokens are drafted; the label `position` counts from 0 (`v1/spec_decode/metrics.py`)."""
 SUCCESS = "request_success", "Count of successfully processed requests."
 REJECTIONS = "admission_rejections", "Number of admission attempts rejected by a queue limit, by reason."
 QUEUE_LIMITS = {Cause.QUEUE_FULL: "max_num_queued_reqs", Cause.TOKENS_FULL: "max_num_queued_tokens"}

@@ -12,6 +12,7 @@ from simulator.columns import Column, joined
 from simulator.request_state import RequestState, Setbacks
 from simulator.results.buffers import Table
 from simulator.results.records import (
+    DraftColumns,
     GapColumns,
     GroupSizes,
     LifeColumns,
@@ -51,6 +52,7 @@ class Recorder:
         self.reject_reasons: dict[int, str] = {}
         self.lives = Table(_fields(LifeColumns))
         self.transfers = Table(_fields(TransferColumns))
+        self._drafts = Table(_fields(DraftColumns))
         self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
@@ -65,6 +67,10 @@ class Recorder:
         back = live.setbacks
         if back is not None:
             self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
+        counts = live.draft_counts
+        if counts is not None:
+            for (drafts, accepted), steps in counts.items():
+                self._drafts.add((row, drafts, accepted, steps))
         for watch in self._watching:
             watch(live, replica, status)
         self.ended += 1
@@ -72,13 +78,12 @@ class Recorder:
             self._progress(self.ended)
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[int], tuple[Any, ...]]:
-        tables = self._requests, self._setbacks, self.lives, self.transfers
+        tables = self._requests, self._setbacks, self.lives, self.transfers, self._drafts
         return Recorder, (0,), (self.replicas, *tables, self.reject_reasons, self.ended)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self.reject_reasons, self.ended = (
-            state
-        )
+        self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
+        self.reject_reasons, self.ended = state[6:]
         self._watching = ()
         self._progress = None
 
@@ -88,6 +93,7 @@ class Recorder:
             self.replicas[number] = other.replicas[number]
         self._requests.extend(other._requests)
         self._setbacks.extend(other._setbacks)
+        self._drafts.extend(other._drafts)
         self.reject_reasons |= other.reject_reasons
 
     def tell(self, ended: int) -> None:
@@ -131,7 +137,16 @@ class Recorder:
             groups=tuple(groups) if len(groups) > 1 else (),
             lives=lives if len(lives.replica) else None,
             transfers=transfers if len(transfers.row) else None,
+            drafts=self._draft_columns(),
         )
+
+    def _draft_columns(self) -> DraftColumns | None:
+        """By request, drafts and accepted ones; None where nothing was drafted."""
+        if not len(self._drafts):
+            return None
+        columns = self._drafts.columns()
+        order = np.lexsort((columns["accepted"], columns["drafts"], columns["row"]))
+        return DraftColumns(**{name: column[order] for name, column in columns.items()})
 
     def _request_columns(self, workload: Workload) -> Sinks:
         """One entry a request, in workload order."""

@@ -169,6 +169,16 @@ class TransferColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftColumns:
+    """One entry a request, number of drafts and number of accepted ones: its verify steps with these."""
+
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    drafts: Annotated[Ints, doc("verified in one step, the padding of an admission too")]
+    accepted: Annotated[Ints, doc("of these")]
+    steps: Annotated[Ints, doc("with so many drafts and accepted ones")]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSizes:
     """A group of equal replicas, of each of which it says how large it is."""
 
@@ -205,6 +215,7 @@ class Records(StoredColumns):
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
+    drafts: DraftColumns | None = None  # None: nothing is drafted
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

@@ -17,7 +17,8 @@ _FEWEST_ROWS = 256
 _COUNTS = StepShape._fields.index("prefill_pairs")
 ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS])
 # What few rows need besides.
-ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
+ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks",
+       "draft_tokens")  # fmt: skip
 _GAP = ("gap_s", "count", "end_s")
 _REQUEUE = ("row", "from_s", "to_s", "swapped")
 

@@ -112,7 +112,7 @@ def _derive(rows: Columns, stop_step: int, step_end_s: Column) -> None:
     rows["prefilling"] = rows.pop("prefill_seqs")
     rows["running"] = decoding + rows["prefilling"] + held + rows.pop("idle_slots")
     rows["prefill_tokens"] -= padding
-    rows["tokens"] = decoding + rows["prefill_tokens"] + padded
+    rows["tokens"] = decoding + rows["prefill_tokens"] + padded + rows.pop("draft_tokens")
     rows["context_tokens"] = rows.pop("decode_context") + rows.pop("prefill_context")
     rows["on_time"] = decoding - rows.pop("late")
 

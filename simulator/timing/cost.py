@@ -23,6 +23,10 @@ class StepShape(NamedTuple):
 
     `decode_longest` is the longest of the contexts that `decode_context` sums up, `decode_squares` the sum of their
     squares: both 0 unless the cost model asks for them. `prefill_longest` is the longest context of a prompt chunk.
+
+    Speculative decoding alone has the last three: `draft_seqs` of the decodes verify `draft_tokens` drafts together,
+    which are query tokens beyond one for each decode and are part of its context; the drafter proposes
+    `drafted_tokens` at the end of the step.
     """
 
     decode_seqs: int
@@ -34,21 +38,28 @@ class StepShape(NamedTuple):
     decode_longest: int = 0
     decode_squares: int = 0
     prefill_longest: int = 0
+    draft_seqs: int = 0
+    draft_tokens: int = 0
+    drafted_tokens: int = 0
 
     @property
     def tokens(self) -> int:
-        return self.decode_seqs + self.prefill_tokens
+        return self.decode_seqs + self.prefill_tokens + self.draft_tokens
 
     @property
     def context(self) -> int:
         return self.decode_context + self.prefill_context
 
     def later(self, steps: int) -> StepShape:
-        """The shape of a decode step so many steps later: every context grows by one token a step."""
-        seqs, context, _, _, _, _, longest, squares, _ = self
+        """The shape of a decode step so many steps later, without drafts: every context grows by a token a step."""
+        seqs, context, _, _, _, _, longest, squares, *_ = self
         if longest:
             longest, squares = longest + steps, squares + steps * (2 * context + steps * seqs)
         return StepShape(seqs, context + steps * seqs, decode_longest=longest, decode_squares=squares)
+
+
+COUNTS = StepShape._fields[: StepShape._fields.index("draft_seqs")]
+"""The fields that steps without drafts have."""
 
 
 class StepCounts(Protocol):
@@ -97,7 +108,8 @@ class CostModel(Protocol):
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         """Seconds of each of `repeat` successive steps of the same `shape.decode_seqs` > 0 decoding requests.
 
-        The first has that shape, which computes no prompts. Element i equals `step_s(shape.later(i))`, bit for bit.
+        The first has that shape, which computes no prompts and no drafts. Element i equals `step_s(shape.later(i))`,
+        bit for bit.
         """
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
@@ -108,4 +120,4 @@ class GroupCost(Protocol):
     """Seconds of a common step of data-parallel ranks."""
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        """Seconds of a common step, by each rank's shape. At least one has a token; an idle rank's shape has none."""
+        """Seconds of a common step, by each rank's shape; an idle rank's, of a dummy batch, has no token."""

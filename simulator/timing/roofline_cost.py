@@ -5,10 +5,12 @@
 - matrices: max(2 x parameters x tokens / compute, bytes of weights / bandwidth). All the dense matrices of a model
   have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
 - experts: the same over those that a step touches: E (1 - (1 - k/E)^tokens) of E, k for a token, if chosen evenly.
-- lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its logits.
+- lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its logits;
+  where drafts are verified, a row for each of them too.
 - elementwise: norms, rope, activation functions; bytes / bandwidth.
 - all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
-- attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
+- attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel. A
+  request that verifies drafts has several queries, which read its keys once.
 
 Each GPU of a tensor-parallel group does its part of the heads, widths and vocabulary at the same time.
 """
@@ -49,6 +51,7 @@ class Roofline:
     units for it, and attention computed in fp8 where the KV cache is (as by FlashAttention 3), else in bf16. That
     kernels of fp8 reach the same share of their peak is an assumption.
 
+    `samples_drafts` False leaves out the rows of drafts: a drafter that reads them samples one token for each request.
     `host_s` and `host_per_seq_s` are the host time that the GPU waits for (`simulator.servers` has those of real
     engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like links and 20 on PCIe.
 
@@ -68,6 +71,7 @@ class Roofline:
     host_s: float = 300e-6
     host_per_seq_s: float = 0.0
     allreduce_latency_s: float | None = None
+    samples_drafts: bool = True
 
     # Seconds, from here on, for one of what the name says; set once by __post_init__.
     _constant: float = field(init=False, repr=False, compare=False)
@@ -122,6 +126,8 @@ class Roofline:
 
     def step_s(self, shape: StepShape) -> float:
         decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs, *_ = shape
+        if shape.draft_tokens:
+            return self._verify_s(shape)
         tokens = decode_seqs + prefill_tokens
         if tokens <= 0:
             return 0.0
@@ -129,6 +135,14 @@ class Roofline:
         compute = self._key * decode_context + self._pair * prefill_pairs
         memory = self._kv * kv_tokens
         return self._but_attention_s(tokens, decode_seqs + prefill_seqs) + (compute if compute > memory else memory)
+
+    def _verify_s(self, shape: StepShape) -> float:
+        """Seconds of a step whose decodes verify drafts: as many queries for each, over the same keys."""
+        tokens, drafts, seqs = shape.tokens, shape.draft_tokens, shape.decode_seqs
+        rows = seqs + shape.prefill_seqs + (drafts if self.samples_drafts else 0)
+        compute = self._key * shape.decode_context * (1 + drafts / seqs) + self._pair * shape.prefill_pairs
+        rest = self._but_attention_s(tokens, rows) - self.host_per_seq_s * (rows - seqs - shape.prefill_seqs)
+        return rest + max(compute, self._kv * (shape.context + tokens))
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         decode_seqs, decode_context = shape.decode_seqs, shape.decode_context

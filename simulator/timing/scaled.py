@@ -1,4 +1,4 @@
-"""Step times by a factor: to see what hangs on them."""
+"""Step times by a factor: to see what depends on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

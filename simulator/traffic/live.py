@@ -192,6 +192,11 @@ class LiveTraffic:
         return max(at_s, nextafter(max(self._clock.now, self._last_s), inf))
 
     def _arrive(self, requests: Sequence[Request]) -> None:
+        admission = self._cluster.fleet.admission
+        if len(self.replicas) == 1:
+            admission = self.replicas[0].completion.admission
+        if admission is not None:  # all replicas are one server: a call is admitted or rejected as a whole
+            admission.expect(range(requests[0].row, requests[-1].row + 1))
         for request in requests:
             self._tokens[request.row] = 0
             replica = self._cluster.dispatch.submit(request)

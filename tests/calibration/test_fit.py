@@ -16,7 +16,7 @@ from calibration.skew_fit import fit_skew
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import COUNTS, StepShape
 from simulator.timing.profile import ProfileCost, load_profile, read_profile
 from simulator.timing.tables.grid import fill
 from tests import calibration_maker as maker
@@ -108,7 +108,7 @@ def test_the_hosts_part_is_fitted_from_whole_steps() -> None:
     shapes = [StepShape(seqs, seqs * context) for seqs in (1, 4, 16, 64) for context in (64, 256, 1024, 4096)]
     us = np.array([cost.step_s(shape) * 1e6 + 170.0 + 3.0 * shape.decode_seqs for shape in shapes])
     us[3] += 50_000.0
-    columns = {name: [getattr(shape, name) for shape in shapes] for name in StepShape._fields}
+    columns = {name: [getattr(shape, name) for shape in shapes] for name in COUNTS}
     steps = make_table("step", {**columns, "us": us})
     fitted = fit_profile(replace(rows, tables={**rows.tables, "step": steps}), MODEL, GPU, "x")
     assert fitted["host"]["step_s"] == pytest.approx(170e-6, rel=0.02)

@@ -75,6 +75,14 @@ class NaiveReplica:
         return sum(bool(step["decoders"]) for step in self.steps)
 
     @property
+    def executed_steps(self) -> int:
+        return sum(bool(step["tokens"]) for step in self.steps)
+
+    @property
+    def prefills_throttled(self) -> None:
+        return None
+
+    @property
     def decode_steps_since_admission(self) -> int:
         decodes = 0
         for step in reversed(self.steps):
@@ -99,6 +107,7 @@ class NaiveReplica:
     step_tokens = None
     note: object = None
     caches_prefixes = False
+    drafting = None
 
     def decoding_last_first(self) -> None:
         """No list is kept: a policy sorts."""

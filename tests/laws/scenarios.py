@@ -24,6 +24,7 @@ from simulator.workload import Workload
 # Settings that make another kind of policy, with laws of its own: by name, what they set.
 VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
+    "chunked_prefill cadence": {"prefill_schedule_interval": 4},
     "sglang delayer": {"enable_prefill_delayer": True, "prefill_max_requests": 3},
     "sglang sync": {"async_scheduling": False},
     "tensorrt_llm async": {"async_scheduling": True},
@@ -32,7 +33,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tgi chunked": {"enable_chunked_prefill": True},
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
-LEAVING_SLOTS = ("static", "sglang delayer", "tensorrt_llm static_batch", "tgi", "tgi chunked")
+LEAVING_SLOTS = (
+    *("chunked_prefill cadence", "sglang delayer", "static"),
+    *("tensorrt_llm static_batch", "tgi", "tgi chunked"),
+)
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.

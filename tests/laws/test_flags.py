@@ -8,7 +8,7 @@ import pytest
 import scenarios
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.plan.deploy import deploy
-from scenarios.schema.engine import CAPS
+from scenarios.schema.engine import UNSAID
 from scenarios.servers.scenario import make
 from scenarios.servers.source import read_source
 from scenarios.servers.start import policy_of
@@ -26,7 +26,11 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"async_scheduling": True, "enable_prefix_caching": True},
         {"async_scheduling": False, "order": "priority", "version": "0.12"},
         {"long_prefill_token_threshold": 512, "enable_chunked_prefill": False, "max_num_queued_reqs": 9},
-        {"max_num_queued_tokens": 5000},
+        {"max_num_queued_tokens": 5000}, {"prefill_schedule_interval": 4},
+        {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3, "draft_model": "qwen3-0.6b"}},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
+                                "num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 2]]}},
+        {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 2, "disable_eagle_block_drop": True}},
         {"watermark": 0.02, "reserve_full_isl": False, "max_num_active_seqs": 100},
         {"long_prefill_token_threshold": 64, "long_prefill_token_threshold_adaptive": True, "version": "0.32"},
     ],
@@ -80,7 +84,7 @@ def test_flags_of_a_plan_are_read_back_as_the_same_scenario(
             assert its == (chosen.engine.parameter("version") != "0.12")
             continue
         assert mine == its or (mine is None and each.name.startswith(("chunked_", "max_")))
-    for key in ("block_size", "enable_prefix_caching", "max_queued_requests", *CAPS):
+    for key in ("block_size", "enable_prefix_caching", "max_queued_requests", *UNSAID):
         assert getattr(found.engine, key) == getattr(chosen.engine, key) or policy == "tgi"
     assert found.resolve_host() == chosen.resolve_host()
     assert deploy(read_back(found)) == deploy(found)

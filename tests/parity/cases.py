@@ -89,21 +89,32 @@ def policy_of(case: Case) -> ChunkedPrefill:
         max_num_active_seqs=config.get("max_num_active_seqs"),
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
         async_scheduling=config.get("async_scheduling", False),
+        prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
+        dp_sync_interval=case["dp"]["sync_interval"] if "dp" in case else None,
     )
+
+
+def cost_of(case: Case) -> Linear:
+    """The case's step cost; a second a step where it has none."""
+    cost = case.get("cost") or {"a": 1.0}
+    return Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
+
+
+def group_of(case: Case, *, by_id: bool = False, **more: Any) -> ReplicaGroup:
+    """The case's replica; `more` are further fields of its group."""
+    policy = policy_of(case)
+    memory = Memory(case["config"]["num_gpu_blocks"], case["config"]["block_size"])
+    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
+    if case["config"].get("enable_prefix_caching"):
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
+    return ReplicaGroup(lambda: policy, memory, cost_of(case), make_blocks=make_blocks, **more)
 
 
 def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) -> list[dict[str, Any]]:
     """Our decisions, a record a step."""
-    cost = case.get("cost") or {"a": 1.0}
-    policy = policy_of(case)
-    memory = Memory(case["config"]["num_gpu_blocks"], case["config"]["block_size"])
-    model = Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
-    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
-    if case["config"].get("enable_prefix_caching"):
-        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
-    group = ReplicaGroup(lambda: policy, memory, model, make_blocks=make_blocks)
+    group = group_of(case, by_id=by_id)
     workload, aborts = workload_of(case), aborts_of(case)
-    serve = partial(simulate_listening, make_listener=partial(_clients, aborts)) if aborts else simulate_fleet
+    serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
     run = serve(workload, [group], fast_forward=fast_forward, log_decisions=True)
     assert run.decisions is not None
     return run.decisions
@@ -115,7 +126,7 @@ def aborts_of(case: Case) -> list[tuple[int, float]]:
     return [(row, r["abort_time"]) for row, r in enumerate(requests) if r.get("abort_time") is not None]
 
 
-def _clients(aborts: list[tuple[int, float]], inlet: Inlet) -> OnEnd:
+def clients(aborts: list[tuple[int, float]], inlet: Inlet) -> OnEnd:
     """Clients that give up at these times and do nothing else."""
     for row, at_s in aborts:
         inlet.abort_at(row, at_s)

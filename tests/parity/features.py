@@ -4,18 +4,33 @@
 records hold. It decides nothing itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 from simulator.engine.admission import Admission, QueueCaps
+from simulator.engine.replica_load import ReplicaLoad
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
+from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
-from simulator.request import Request
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import DecodeClock, RequestState
+from simulator.simulate import simulate_fleet
+from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Speculation
+from simulator.timing.cost import StepShape
+from simulator.timing.linear_cost import Linear
+from tests.listening import simulate_listening
+from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 
 Case = Mapping[str, Any]
 
@@ -37,14 +52,10 @@ def balancer(case: Case) -> list[int]:
         else:
             name, rank = told
             row = rows[name] = len(rows)
-            request: Any = SimpleNamespace(row=row)
-            if rank is None:
-                load = router.choose(request, signals.replicas)
-                signals.sent(load)
-                rank = load.index
-            else:
-                router.sent(row, server, rank)
-            chosen.append(rank)
+            request: Any = SimpleNamespace(row=row, data_parallel_rank=rank)
+            load = router.choose(request, signals.replicas)
+            signals.sent(load)
+            chosen.append(load.index)
     return chosen
 
 
@@ -80,7 +91,127 @@ def queue_caps(case: Case) -> list[str]:
     return decisions
 
 
-DECIDES: Mapping[str, Callable[[Case], Any]] = {"balancer": balancer, "queue_caps": queue_caps}
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Accepted drafts, or proposed ones, as a case lists them for each request, in turn."""
+
+    lists: Sequence[Sequence[int]]
+
+    def enter(self, request: Request) -> None:
+        pass
+
+    def accepted(self, row: int, verify_step: int) -> int:
+        law = self.lists[row]
+        return law[verify_step % len(law)]
+
+    proposed = accepted
+
+
+def speculation_of(case: Case) -> Speculation:
+    """The case's drafter, and what the model accepts of it."""
+    spec = case["spec"]
+    drafts = spec["k"]
+    config = SpeculativeConfig(
+        spec["method"],
+        drafts,
+        spec["schedule"] and [tuple(entry) for entry in spec["schedule"]],
+        num_nextn_predict_layers=spec["mtp_layers"],
+        parallel_drafting=spec["parallel_drafting"],
+        disable_lookahead_block_hashes=spec["disable_lookahead_block_hashes"],
+        disable_eagle_block_drop=spec["disable_eagle_block_drop"],
+        model_runner=spec["model_runner"],
+    )
+    requests = sorted(case["requests"], key=lambda r: float(r.get("arrival_time", 0)))
+    accepts, finds = [r.get("accept") or [0] for r in requests], [r.get("drafts") or [drafts] for r in requests]
+    return Speculation(config, Listed(accepts), case["config"]["max_model_len"], Listed(finds))
+
+
+def speculative(case: Case, *, fast_forward: bool = True, by_id: bool = False) -> list[dict[str, Any]]:
+    """The steps of a replica that decodes speculatively, with aborts where the case has any."""
+    config, cost, given = case["config"], case["cost"], dict(case)
+    memory = Memory(config["num_gpu_blocks"], config["block_size"])
+    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
+    if config["enable_prefix_caching"]:
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
+    policy = policy_of(given)
+    model = Linear(cost["a"], cost["b"], cost["c"], cost["d"])
+    group = ReplicaGroup(lambda: policy, memory, model, make_blocks=make_blocks, speculation=speculation_of(case))
+    aborts = aborts_of(given)
+    serve = partial(simulate_listening, make_listener=partial(clients, aborts)) if aborts else simulate_fleet
+    run = serve(workload_of(given), [group], fast_forward=fast_forward, log_decisions=True)
+    assert run.decisions is not None
+    steps = [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
+    if case["kind"].startswith("abort"):
+        tell_aborts(steps, case)
+    return steps
+
+
+def tell_aborts(steps: list[dict[str, Any]], case: Case) -> None:
+    """Name the aborted as the harness does: with the next step those that arrived while one ran, and with no step the
+    others, whom the log names with the step that ran.
+    """
+    came = {str(r["id"]): r["arrival_time"] for r in case["requests"]}
+    gone = [step.get("aborted", []) for step in steps]
+    named = set().union(*gone, *(step["finished"] for step in steps))
+    following = came.keys() - named  # the log has no step for those that left before the first
+    for step, with_it in zip(steps, gone, strict=True):
+        planned_s = step.get("t_schedule_s", step["t_start_s"])
+        step["aborted"] = {name: "waiting" for name in came if name in following and came[name] <= planned_s}
+        following = {name for name in with_it if came[name] > planned_s}
+
+
+def plain(case: Case) -> list[dict[str, Any]]:
+    """The steps of a replica without drafts, in cases of cadences and of aborts."""
+    count = len(case["requests"])
+    steps = decisions_of(dict(case), fast_forward=count % 2 == 0, by_id=count % 3 == 0)
+    tell_aborts(steps, case)
+    return [{**step, "t_end": step["t_end_s"]} for step in steps]
+
+
+class GivenRanks:
+    """Sends each request to the rank that the case gives it."""
+
+    reads_loads = False
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._ranks = ranks
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        return replicas[self._ranks[request.row]]
+
+
+class SlowestRank:
+    """A common step lasts as long as the longest of the ranks'; a dummy batch is of one token."""
+
+    def __init__(self, cost: Linear) -> None:
+        self._cost = cost
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        dummy_s = self._cost.base_s + self._cost.per_token_s
+        return max(self._cost.step_s(shape) if shape.tokens else dummy_s for shape in shapes)
+
+
+def ranks(case: Case) -> list[dict[str, Any]]:
+    """The common steps of ranks in lockstep, with what each rank decides in them."""
+    count = case["dp"]["ranks"]
+    group = group_of(dict(case), replicas=count, group_cost=SlowestRank(cost_of(dict(case))))
+    requests = sorted(case["requests"], key=lambda r: r["arrival_time"])
+    run = simulate_fleet(
+        workload_of(dict(case)), [group], router=GivenRanks([r["rank"] for r in requests]), log_decisions=True
+    )
+    assert run.decisions is not None
+    logs = [[step for step in run.decisions if step["replica"] == rank] for rank in range(count)]
+    return [{"ranks": steps, "t_end": steps[0]["t_end_s"]} for steps in zip(*logs, strict=True)]
+
+
+SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")
+DECIDES: Mapping[str, Callable[[Case], Any]] = {
+    "balancer": balancer,
+    "queue_caps": queue_caps,
+    "dp": ranks,
+    **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
+    **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
+}
 
 
 def decide(kind: str, case: Case) -> Any:

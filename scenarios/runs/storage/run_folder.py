@@ -36,7 +36,7 @@ from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
-from simulator.results.records import LifeColumns, Records, TransferColumns
+from simulator.results.records import DraftColumns, LifeColumns, Records, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", 
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
 REPLICAS = "replicas.csv.gz"  # of a run with several
 LIVES = "lives.csv.gz"  # of replicas whose number changes
+DRAFTS = "drafts.csv.gz"  # of requests: how many drafts were verified and accepted
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
 PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
 ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
@@ -70,6 +71,8 @@ DECISION_KEYS: Columns = {
     "swapped_out": ("[ids]", "of these, whose KV moved to the host"),
     "swapped_in": ("[ids]", "whose KV came back"),
     "running": ("[ids]", "that hold a slot"),
+    "held": ("", "whether prompts were held back; with `prefill_schedule_interval`"),
+    "dummy": ("", "whether the rank computed a dummy batch; of replicas that step in waves"),
     "preempted_before": ("[ids]", "victims of plans that computed nothing and so were no step; where there are any"),
     "finished": ("[ids]", "that have all their tokens after it"),
     "waiting": ("[ids]", "in the queue, in order"),
@@ -109,6 +112,10 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
     REPLICAS: ("A row a replica, where there are several.", REPLICA_COLUMNS),
     LIVES: ("A row a life of a replica, where an autoscaler changes their number.", described(LifeColumns)),
     TRANSFERS: ("A row a request whose KV moved, where prefill and decode are apart.", described(TransferColumns)),
+    DRAFTS: (
+        "A row for each request, number of drafts and number of accepted ones, where tokens are drafted.",
+        described(DraftColumns),
+    ),
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
         described(PrefixColumns),
@@ -227,6 +234,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
         tables[LIVES] = plain_columns(records.lives)
     if records.transfers is not None:
         tables[TRANSFERS] = plain_columns(records.transfers)
+    if records.drafts is not None:
+        tables[DRAFTS] = plain_columns(records.drafts)
     return tables
 
 

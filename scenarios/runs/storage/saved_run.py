@@ -16,6 +16,7 @@ import numpy as np
 from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
+    DRAFTS,
     FORMAT,
     LIVES,
     PREFIXES,
@@ -30,6 +31,7 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
 from simulator.errors import InputError
 from simulator.results.records import (
+    DraftColumns,
     GapColumns,
     GroupSizes,
     LifeColumns,
@@ -42,7 +44,7 @@ from simulator.results.records import (
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
-Rare = TypeVar("Rare", LifeColumns, TransferColumns, PrefixColumns)
+Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, PrefixColumns)
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 _SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
@@ -82,7 +84,12 @@ def read_run(folder: Path) -> SavedRun:
         path = folder / name
         return _read(path, lambda path: columns_from(kind, read_csv(path))) if path.is_file() else None
 
-    records = replace(records, lives=optional(LIVES, LifeColumns), transfers=optional(TRANSFERS, TransferColumns))
+    records = replace(
+        records,
+        lives=optional(LIVES, LifeColumns),
+        transfers=optional(TRANSFERS, TransferColumns),
+        drafts=optional(DRAFTS, DraftColumns),
+    )
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)
 

@@ -1,6 +1,7 @@
 """Hints for a wrong word: the nearest known one, the same quantity in another unit, the place of the key."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -175,8 +176,8 @@ def number_hint(key: str, value: object) -> str | None:
     if not isinstance(value, str):
         return None
     text = value.strip()
-    if as_number(text) is not None:
-        return f"write it without quotes: {text}"
+    if (number := as_number(text)) is not None:
+        return f"write it without quotes: {text}" if math.isfinite(number) else None
     if not (match := _QUANTITY.fullmatch(text)):
         return None
     _, unit = _split_unit(key)

@@ -4,9 +4,9 @@ user's own log is best turned into.
 `arrival_time_s`, `input_tokens` and `output_tokens`, and any of the optional columns. An empty field (or null) means
 that the row has none. In JSON Lines a row may hold `prompt_token_ids` and `output_token_ids` too, which also say how
 many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival, and so does
-`patience_s`, after which a client that has not its whole answer leaves. A request
-with `after_request_id` follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is
-where an open replay puts it.
+`patience_s`, after which a client that has not its whole answer leaves. `data_parallel_rank` is the rank that the
+client asks for, which the router `vllm_dp` gives it. A request with `after_request_id` follows the answer to that
+request, `delay_s` (0 unless given) after it; its `arrival_time_s` is where an open replay puts it.
 """
 
 from collections.abc import Callable
@@ -53,6 +53,14 @@ def seconds(value: object, name: str) -> float:
     return number
 
 
+def drafts(value: object, name: str) -> tuple[int, ...] | None:
+    """Accepted drafts of the verify steps in turn: numbers of 0 or more."""
+    numbers = integers(value, name)
+    if any(number < 0 for number in numbers):
+        raise RowError(f"{name} has a negative number", value)
+    return numbers or None
+
+
 OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "request_id": word,
     "priority": _priority,
@@ -65,9 +73,11 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "max_tokens": tokens,
     "predicted_output_tokens": count,
     "deadline_s": seconds,
+    "data_parallel_rank": count,
     "after_request_id": word,
     "delay_s": seconds,
     "patience_s": seconds,
+    "accepted_drafts": drafts,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
 

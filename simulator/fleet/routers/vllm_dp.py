@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le, doc
 
+from simulator.errors import RouterError
 from simulator.fleet.draws import Draws
 from simulator.parameters import check_parameters
 
@@ -61,7 +62,8 @@ class VllmDp:
     """Give a request to the rank of least score, as vLLM's own data-parallel balancer does; ties go round.
 
     The score is the larger of the requests that wait or run there, as last published, and the server's own unfinished
-    ones x the API servers. Each waiting request adds 6 x the share of KV in use above one half.
+    ones x the API servers. Each waiting request adds 6 x the share of KV in use above one half. A request with a
+    `data_parallel_rank` goes there, and moves no start and no copy.
     """
 
     hears_ends: ClassVar = True
@@ -85,7 +87,15 @@ class VllmDp:
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         server = self._draws.below(self.api_server_count)
-        chosen = self._servers[server].choose(replicas)
+        rank = request.data_parallel_rank
+        if rank is None:
+            chosen = self._servers[server].choose(replicas)
+        elif 0 <= rank < len(replicas):
+            chosen = replicas[rank]
+        else:
+            raise RouterError(
+                f"request {request.request_id} asks for data_parallel_rank {rank} of {len(replicas)} ranks"
+            )
         self.sent(request.row, server, chosen.index)
         return chosen
 

@@ -11,8 +11,10 @@ from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
+from simulator.policies.chunked_prefill.cadence import plan_with_cadence
+from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
-from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
+from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_intervals, check_version
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -39,6 +41,8 @@ class ChunkedPrefill:
     With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default; without
     it steps follow each other, and the host works in between. Left out (null), the server's default is stood for by its
     host alone: from 0.14 on a step costs what an asynchronous one does, and yet each is planned after the one before.
+    With `prefill_schedule_interval` above 1, prompts are held back between the steps of a cadence
+    (`simulator.policies.chunked_prefill.cadence`), unless the engine is full.
     `version` is vLLM's: see `simulator.policies.chunked_prefill.versions` for what earlier ones did.
     """
 
@@ -58,11 +62,22 @@ class ChunkedPrefill:
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
+    prefill_schedule_interval: Annotated[
+        Count, doc("steps from one that computes prompts to the next, while others decode; 1: no wait")
+    ] = 1
+    dp_sync_interval: Annotated[
+        Count | None,
+        doc("steps after which ranks in lockstep look whether any has work, 16 in vLLM; null: they stop at once"),
+    ] = None
+    max_num_partial_prefills: Annotated[
+        Count, doc("up to 0.26: above 1, a long_prefill_token_threshold of 0 is 4 % of the longest context; 1: it is 0")
+    ] = 1
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
+    verifies_drafts: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
@@ -71,12 +86,15 @@ class ChunkedPrefill:
             async_scheduling=bool(self.async_scheduling),
             unknown_blocks_first=RULES[self.version].unknown_blocks_first,
             whole_prompts=not self.enable_chunked_prefill,
+            prefill_schedule_interval=self.prefill_schedule_interval,
+            dp_sync_interval=self.dp_sync_interval,
         )
 
     def __post_init__(self) -> None:
         check_parameters(self)
         adaptive = self.long_prefill_token_threshold_adaptive
         check_version(self.version, self.watermark, adaptive, self.max_num_active_seqs)
+        check_intervals(self.version, self.prefill_schedule_interval, self.max_num_partial_prefills)
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
@@ -101,6 +119,10 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
+        if view.drafting is not None:
+            return drafted_step(view, self._limits, view.drafting)
+        if self.prefill_schedule_interval > 1:
+            return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         return step(view, self._limits)
 
 
@@ -116,9 +138,10 @@ SYSTEM = System(
         against="vLLM 0.33.0 and the last patch of each minor version from 0.11; forward pass and clock are ours",
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
-            "with and without a prefix cache, all equal"
+            "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, and "
+            "ranks in lockstep"
         ),
-        uncovered="speculative decoding, LoRA, sliding windows, pipeline stages, aborts, `max_num_partial_prefills`",
+        uncovered="speculative decoding, LoRA, sliding windows, pipeline stages, asynchronous ranks in lockstep",
     ),
 )
 STYLE = ("#009e73", "-")

@@ -31,22 +31,24 @@ class VllmLimits(NamedTuple):
     spares_lone_request: bool = True  # the threshold does not count for a lone request
 
 
-def step(view: View, limits: VllmLimits) -> StepPlan:
+def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
     """The plan of a step: tokens for the running requests, then, if none was preempted, for the head of the queue.
+
+    If prompts are `held`, running requests only decode, and a request enters only with a single token to compute.
 
     What a prefix cache holds depends on what was just scheduled. So with a cache the queue's part of the plan is asked
     for again after each admission (`StepPlan.more`).
     """
     if view.step_tokens is not None:
-        return _admit_next(view, limits, limits.max_num_batched_tokens - view.step_tokens)
-    plan = fast_path(view, limits)
+        return _admit_next(view, limits, limits.max_num_batched_tokens - view.step_tokens, held=held)
+    plan = fast_path(view, limits, held=held)
     if plan is not None:
         return plan
-    chunks, preempted, paused, budget, free = _schedule_running(view, limits)
+    chunks, preempted, paused, budget, free = _schedule_running(view, limits, held=held)
     more = not preempted and budget > 0 and view.caches_prefixes
     passed: list[RequestView] = []
     if not preempted and budget > 0 and not more:
-        _schedule_waiting(view, limits, budget, free, chunks, passed)
+        _schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
     return StepPlan(
         preempt=preempted,
         prefill=tuple(chunks),
@@ -58,7 +60,7 @@ def step(view: View, limits: VllmLimits) -> StepPlan:
 
 
 def _schedule_running(
-    view: View, limits: VllmLimits
+    view: View, limits: VllmLimits, *, held: bool
 ) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], int, int]:
     """Tokens and blocks for the running requests in order of admission.
 
@@ -70,7 +72,7 @@ def _schedule_running(
     """
     size = view.block_size
     budget, free = limits.max_num_batched_tokens, view.num_free_blocks
-    threshold = _longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits)
     by_priority = limits.order == "priority"
     running = list(view.running)
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
@@ -81,6 +83,9 @@ def _schedule_running(
         request = running[index]
         if request.output_tokens_so_far >= request.max_tokens:
             index += 1  # its last token is being computed
+            continue
+        if held and not request.is_decoding:
+            index += 1
             continue
         tokens = _share(request.num_tokens_to_compute, threshold, budget)
         needed = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
@@ -119,6 +124,7 @@ def _schedule_waiting(
     passed: list[RequestView],
     *,
     with_hits: bool = False,
+    held: bool = False,
 ) -> None:
     """Append chunks for the heads of the queue while slots, `budget` tokens and `free` blocks last.
 
@@ -126,7 +132,7 @@ def _schedule_waiting(
     one request alone, with its prefix hits, for they decide what the next one finds in the cache.
     """
     slots, in_chunks, tests_whole = limits.slots, limits.in_chunks, limits.tests_whole
-    threshold = _longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
     size = view.block_size
     running = len(view.running)
@@ -140,6 +146,8 @@ def _schedule_waiting(
                 continue
             hits, unused = view.prefix_hits(request)
             whole -= hits * size
+        if held and whole > 1:
+            return
         tokens = whole if not 0 < threshold < whole else threshold
         if tokens > budget:
             if not in_chunks:
@@ -158,13 +166,13 @@ def _schedule_waiting(
         running += 1
 
 
-def _admit_next(view: View, limits: VllmLimits, budget: int) -> StepPlan:
+def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> StepPlan:
     """One admission, or none: a part of a step's plan. Its note is the requests that the step has passed over."""
-    passed = [*cast("tuple[RequestView, ...]", view.note or ())]
+    passed = [*cast("tuple[RequestView, ...]", view.note or ())] if limits.passes_over else []
     is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
     chunks: list[Chunk] = []
     if is_open:
-        _schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True)
+        _schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True, held=held)
     if chunks:
         return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
     if passed or (is_open and not _lacks_blocks_alone(limits)):
@@ -181,7 +189,7 @@ def _lacks_blocks_alone(limits: VllmLimits) -> bool:
     return limits.tests_whole and limits.in_chunks
 
 
-def _longest_chunk(view: View, limits: VllmLimits) -> int:
+def longest_chunk(view: View, limits: VllmLimits) -> int:
     """The longest chunk of a prompt; 0 is no limit."""
     threshold = limits.threshold
     if not threshold:
@@ -204,7 +212,7 @@ def _to_front(passed: Sequence[RequestView], limits: VllmLimits) -> tuple[Reques
     return tuple(reversed(passed)) if passed and limits.order == "fcfs" else None
 
 
-def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
+def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan | None:
     """The plan of `step` where every running request goes on; None where budget or blocks do not suffice for that.
 
     It walks no batch: of the running requests it looks at the one whose prompt is under way.
@@ -215,13 +223,13 @@ def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
     if budget < 0 or free < 0:
         return None
     chunks: list[Chunk] = []
-    if prefilling:
+    if prefilling and not held:
         # Nearly always a single prompt is under way, and it was the last to be admitted.
         last = next(reversed(view.running))
         if len(prefilling) > 1 or last not in prefilling:
             return None
         if budget:
-            tokens = _share(last.num_tokens_to_compute, _longest_chunk(view, limits), budget)
+            tokens = _share(last.num_tokens_to_compute, longest_chunk(view, limits), budget)
             free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
             if free < 0:
                 return None
@@ -232,7 +240,7 @@ def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
             return step_plan(prefill=tuple(chunks), more=True)
         if len(view.running) < limits.slots:
             passed: list[RequestView] = []
-            _schedule_waiting(view, limits, budget, free, chunks, passed)
+            _schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
             if passed:
                 holds = decodes_on(view, limits.slots, limits.order).holds
                 return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))

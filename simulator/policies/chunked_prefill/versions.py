@@ -51,6 +51,19 @@ else:
     Version = Annotated[Literal[VERSIONS], doc("the release of vLLM whose scheduling rules are followed")]
 
 
+def check_intervals(version: str, prefill_schedule_interval: int, max_num_partial_prefills: int) -> None:
+    """Raise ValueError, which begins with the parameter's name, for a setting that is not known of the version.
+
+    No v1 scheduler read `max_num_partial_prefills` (vllm-project/vllm, issue 49075): until it was removed, it only
+    changed the default of another setting.
+    """
+    if prefill_schedule_interval > 1 and version != NEWEST:
+        raise ValueError(f"prefill_schedule_interval is known as vLLM {NEWEST} has it, and version is {version}")
+    if max_num_partial_prefills > 1 and _since("0.27", version):
+        what = "max_num_partial_prefills is in vLLM until 0.26, whose scheduler never read it"
+        raise ValueError(f"{what}; version is {version}, where any number of prompts share a step")
+
+
 def check_version(version: str, watermark: float, adaptive: bool, max_num_active_seqs: int | None) -> None:
     """Raise ValueError, which begins with the parameter's name, for a setting that the version does not have."""
     settings: tuple[tuple[str, object, str], ...] = (

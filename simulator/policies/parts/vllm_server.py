@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.front_end import FrontEnd
+from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
 from simulator.servers import Flag, Launch, Server
 from simulator.timing.host import Host
 
@@ -40,6 +41,9 @@ _RARE = (
         means=True,
     ),
     Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
+    Flag("--speculative-config -sc", "engine.speculative_config", read=read_speculative, write=write_speculative),
+    Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
+    Flag("--dp-sync-interval", "engine.dp_sync_interval"),
     Flag("--watermark", "engine.watermark", default=0.0),
     Flag("--scheduler-reserve-full-isl", "engine.reserve_full_isl", default=True, means=True),
     Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
@@ -83,8 +87,8 @@ WITHOUT_EFFECT = {
 NOT_MODELLED = {
     "lengths are bounded by the workload, and a request beyond the KV cache is rejected": "max-model-len "
     "max-seq-len-to-capture",
-    "any number of prompts share a step, as far as max_num_batched_tokens goes": "max-num-partial-prefills "
-    "max-long-partial-prefills",
+    "any number of prompts share a step, as far as max_num_batched_tokens goes; what the first did up to 0.26 is "
+    "`engine.max_num_partial_prefills`": "max-num-partial-prefills max-long-partial-prefills",
     "a replica is one pipeline stage and one context: see `hardware.tensor_parallel`": "pipeline-parallel-size -pp "
     "*context-parallel-size -dcp -pcp *-interleave-size dcp-*",
     "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "enforce-eager "
@@ -93,7 +97,7 @@ NOT_MODELLED = {
     "linear-backend *-decode-backend *-prefill-backend kernel-config all2all-backend disable-custom-all-reduce "
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
-    "speculative decoding is not modelled yet": "speculative-* spec-* num-speculative-tokens",
+    "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
     "adapters are not modelled yet": "*lora*",
     "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
@@ -101,8 +105,8 @@ NOT_MODELLED = {
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
     "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
     "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
-    "this rule of the scheduler is not modelled yet": "prefill-schedule-interval "
-    "max-num-scheduled-tokens scheduler-cls dp-sync-interval disable-chunked-mm-input stream-interval",
+    "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls "
+    "disable-chunked-mm-input stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",
     "the hash of a block does not matter": "prefix-caching-hash-algo",

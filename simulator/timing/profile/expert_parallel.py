@@ -17,6 +17,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.profile_cost import ProfileCost
+from simulator.timing.profile.verify import rows_of_group, verify_us
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
 
 LINK_EFFICIENCY = 0.6
@@ -98,7 +99,9 @@ class ExpertParallelCost:
     def _layer_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile
         us = sum(curve.at(tokens) for curve in profile.layer_curves.values())
-        if shape.prefill_tokens:
+        if shape.draft_tokens:
+            us += verify_us(profile.attention, shape, rows_of_group(profile))
+        elif shape.prefill_tokens:
             us += joint_us(profile.attention, shape)
         elif shape.decode_seqs:
             us += profile.attention.decode.us(shape.decode_seqs, shape.decode_context / shape.decode_seqs)
@@ -108,7 +111,7 @@ class ExpertParallelCost:
 
     def _rest_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile
-        rows = max(shape.decode_seqs + shape.prefill_seqs, 1)
+        rows = max(shape.decode_seqs + shape.prefill_seqs + shape.draft_tokens, 1)
         us = sum(curve.at(tokens) for curve in profile.step_curves.values())
         if profile.all_reduce is not None and self.cost.options.all_reduce:
             us += profile.all_reduce.at(tokens) / 2  # of a layer's two, that of attention: the other is the exchange

@@ -7,22 +7,34 @@ from simulator.timing.profile.arithmetic import Lines, PlainCurve, curves_us, ru
 from simulator.timing.profile.decode_rows import DecodeRows
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.profile_schema import Curves, Profile
+from simulator.timing.profile.verify import rows_of_group, verify_us
 
 
 class StepPrices:
     """Prices of steps for `simulator.timing.profile.profile_cost.ProfileCost`, kept once they are computed.
 
     `sizes`: the captured batch sizes, ascending. `host_s`, `host_per_seq_s`: host time of a step and of each request.
+    `samples_drafts` as in `simulator.timing.roofline_cost.Roofline`.
     """
 
     def __init__(
-        self, profile: Profile, sizes: list[int], host_s: float, host_per_seq_s: float, *, skew: bool, all_reduce: bool
+        self,
+        profile: Profile,
+        sizes: list[int],
+        host_s: float,
+        host_per_seq_s: float,
+        *,
+        skew: bool,
+        all_reduce: bool,
+        samples_drafts: bool = True,
     ) -> None:
         self._sizes = sizes
         self._host_s = host_s
         self._host_per_seq_s = host_per_seq_s
         self._layers = profile.layers
         self._attention = profile.attention
+        self._group = rows_of_group(profile)
+        self._samples_drafts = samples_drafts
         self._skew = profile.skew.counted if skew and profile.skew is not None else None
         self._experts = profile.experts
         self._all_reduce = profile.all_reduce if all_reduce else None
@@ -35,17 +47,24 @@ class StepPrices:
         self._sampled_s: dict[int, float] = {}
 
     def step_s(self, shape: StepShape) -> float:
-        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _ = shape
-        if not prefill_tokens:
+        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _, _, drafts, _ = shape
+        if drafts:
+            attention_us = verify_us(self._attention, shape, self._group)
+        elif not prefill_tokens:
             return self.decode_run_s(shape, 1)[0] if seqs else 0.0
-        attention_us = joint_us(self._attention, shape)
+        else:
+            attention_us = joint_us(self._attention, shape)
         if self._skew is not None:
             attention_us += self._skew.us(seqs, context, longest, squares, False)
-        fixed_s = self._of_tokens_s(seqs + prefill_tokens) + self._of_sampled_s(seqs + prefill_seqs)
+        fixed_s = self._of_tokens_s(seqs + prefill_tokens + drafts)
+        if drafts and self._samples_drafts:  # each draft has a row of logits, and the host has work for each request
+            fixed_s += self._of_sampled_s(seqs + prefill_seqs + drafts) - self._host_per_seq_s * drafts
+        else:
+            fixed_s += self._of_sampled_s(seqs + prefill_seqs)
         return fixed_s + self._layers * attention_us * 1e-6
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        seqs, context, _, _, _, _, longest, squares, _ = shape
+        seqs, context, _, _, _, _, longest, squares, _, _, _, _ = shape
         row = self._rows.get(seqs)
         if row is None:
             row = self._rows[seqs] = (self._of_tokens_s(seqs) + self._of_sampled_s(seqs), self._decodes.lines(seqs))

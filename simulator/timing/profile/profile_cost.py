@@ -26,6 +26,7 @@ class Options:
     request in it (`simulator.servers` has those of real engines).
     `cuda_graphs` False computes batches at their size, True pads them to the sizes for which vLLM captures graphs up to
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
+    `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`.
     """
 
     host_s: float | None = None
@@ -34,6 +35,7 @@ class Options:
     max_capture_tokens: int = 512
     skew: bool = True
     all_reduce: bool = True
+    samples_drafts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class ProfileCost:
             profile.host_per_seq_s if options.host_per_seq_s is None else options.host_per_seq_s,
             skew=options.skew,
             all_reduce=options.all_reduce,
+            samples_drafts=options.samples_drafts,
         )
         object.__setattr__(self, "_prices", prices)  # the way to a derived field of a frozen dataclass
 

@@ -89,9 +89,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory, runs: list[ReportRun]) -> P
     return path
 
 
+def unfold(one: Opened) -> None:
+    """Open every folded section, as a reader does."""
+    for fold in one.page.locator("details.fold > summary").all():
+        fold.click()
+
+
 @pytest.fixture(scope="module")
 def page_of_runs(browser: Browser, folder: Path) -> Iterator[Opened]:
     one = Opened(browser, folder / "runs/report.html")
+    unfold(one)
     yield one
     one.close()
 
@@ -108,6 +115,7 @@ def test_pages_are_silent_fetch_nothing_fit_and_can_be_read_by_all(browser: Brow
     from axe_playwright_python.sync_playwright import Axe
 
     one = Opened(browser, folder / name / "report.html")
+    unfold(one)
     for width, theme in ((1280, "light"), (1280, "dark"), (390, "dark"), (390, "light")):
         one.page.set_viewport_size({"width": width, "height": 900})
         one.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
@@ -245,6 +253,7 @@ def test_paper_has_the_pictures_and_no_buttons(browser: Browser, folder: Path) -
 
 def test_without_its_script_the_page_is_whole(browser: Browser, folder: Path) -> None:
     one = Opened(browser, folder / "runs/report.html", java_script_enabled=False)
+    unfold(one)
     assert one.page.locator("figure svg[role=img]:visible").count() == len(PLOTS)
     assert one.page.locator("button:visible, input:visible").count() == 0
     cells = one.page.locator("#controls td[data-of]").all_inner_texts()

@@ -66,6 +66,11 @@ def test_several_runs_have_no_intervals_of_their_own_but_the_warning() -> None:
     )
 
 
+def test_one_request_is_no_several() -> None:
+    few = PercentileInterval(200.0, 150.0, math.inf, 300, 1)
+    assert "as much as 1 independent one, and p99" in too_few_words(runs("a"), known("a", found=few))[0]
+
+
 def test_enough_requests_need_no_words() -> None:
     assert too_few_words(runs("a"), known("a", found=ENOUGH)) == []
     assert own_intervals(runs("a"), known("a", found=ENOUGH))["p99_ttft_ms"] is ENOUGH

@@ -74,3 +74,15 @@ def test_the_new_metric_is_in_the_summary_and_described(tmp_path: Path) -> None:
     others = {key: value for key, value in result.summary.items() if key not in ("ttft_tail", "own_metrics")}
     assert others == plain.summary
     assert "metrics" not in plain.scenario_yaml.partition("\nmeasure:")[2], "what is not used leaves no trace"
+
+
+def test_several_seeds_have_a_mean_of_the_new_metric(tmp_path: Path) -> None:
+    verbs()["metric"]("mine", tmp_path)
+    own = {**OWN, "measure": {"metrics": [f"{tmp_path}/mine.py:METRIC"]}}
+    found = scenarios.compare(scenarios.load(own), ["chunked_prefill", "continuous"], seeds=3)
+    values = [summary["ttft_tail"] for summary in found.summaries["continuous"]]
+    means = found.means()["continuous"]
+    assert means["ttft_tail"] == pytest.approx(sum(values) / 3)
+    assert means["own_metrics"]["ttft_tail"]["title"] == "TTFT p99 / p50"
+    assert "ttft_tail" in means["intervals"]
+    assert "ttft_tail" in means["difference_to"]["chunked_prefill"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.diagnosis.finding import Findings
 from scenarios.diagnosis.rules import RULES
 from scenarios.diagnosis.what_if import explain
 from scenarios.diagnosis.words import headline, outcome, short
@@ -59,3 +60,17 @@ def test_a_remedy_that_does_not_help_is_said_not_to(name: str) -> None:
     for trial in explained.tried[0]:
         assert not trial.gained
         assert outcome(trial).startswith("no gain: late requests ")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Findings(requests=9), "the SLO is kept (no request is late)"),
+        (Findings(requests=9, late=2, by_slo=False), "(2 of 9 requests that waited longer than a request is served"),
+        (Findings(requests=9, by_slo=False), "requests hardly wait (no request waited longer than a request is served"),
+        (Findings(requests=9, late=4, broken=True, by_slo=False), "4 of 9 requests waited longer than a request is"),
+        (Findings(requests=9, late=4, broken=True), "4 of 9 requests are late (44 %)"),
+    ],
+)
+def test_the_state_of_a_run_in_a_sentence(found: Findings, said: str) -> None:
+    assert said in headline(found)

@@ -52,11 +52,35 @@ def test_finds_the_rate_of_a_server_of_one_request_at_a_time() -> None:
     assert answer.faster == pytest.approx(1 / 0.95 - 1, abs=0.005)
 
 
+def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
+    """Here it is p99_ttft_ms under another name, and so it has the same answer."""
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from simulator.metrics.table import METRICS\nfrom simulator.metrics.metric import Metric\n"
+        "METRIC = Metric('late_ms', 'late', 'ms', '', METRICS['p99_ttft_ms'].of, -1)\n"
+    )
+    scenario = load({**ONE_AT_A_TIME, "measure": {"metrics": [f"{path}:METRIC"]}})
+    (answer,) = planned(scenario, "late_ms<=150").answers
+    (known,) = planned(fleet_of_ones(), "p99_ttft_ms<=150").answers
+    assert answer.bounds is not None
+    assert known.bounds is not None
+    assert answer.bounds.value == known.bounds.value
+    assert (answer.binding and answer.binding.text) == "late_ms<=150"
+    with pytest.raises(InputError, match="of late_ms, less is better"):
+        chosen_goals(["late_ms>=150"], scenario)
+    with pytest.raises(InputError, match="did you mean `late_ms`"):
+        chosen_goals(["lat_ms<=150"], scenario)
+    with pytest.raises(InputError, match="not computed for single classes"):
+        chosen_goals(["alike:late_ms<=150"], scenario)
+
+
 def test_a_limit_without_latency_still_ends_where_the_queue_grows() -> None:
-    (answer,) = planned(fleet_of_ones(), "p99_tpot_ms<=1000").answers
+    plan = planned(fleet_of_ones(), "p99_tpot_ms<=1000")
+    (answer,) = plan.answers
     assert answer.bounds is not None
     assert answer.bounds.value < 2.4
     assert (answer.binding and answer.binding.text) == "saturated<=0"
+    assert below(plan)[0].startswith("binds:   saturation; its worst requests wait for ")
 
 
 def test_prices_are_those_of_a_run_at_the_rate(tmp_path: Path) -> None:
@@ -111,6 +135,16 @@ def test_drawn_traffic_has_an_interval_over_its_seeds() -> None:
     mean = math.exp(answer.bounds.draws.mean())
     assert answer.bounds.value == pytest.approx(mean)
     assert answer.bounds.low < mean < answer.bounds.high
+
+
+def test_seeds_that_agree_are_as_sure_as_the_bracket() -> None:
+    """Prompts differ from seed to seed, and cost nothing here: each seed has the same largest rate."""
+    drawn = load(ONE_AT_A_TIME, ["workload.classes.0.input={dist: uniform, min: 5, max: 15}"])
+    (answer,) = planned(drawn, "p99_ttft_ms<=150", seeds=2).answers
+    assert answer.bounds is not None
+    assert len(answer.bounds.draws) == 2
+    assert answer.bounds.value == answer.bounds.low
+    assert answer.bounds.low < answer.bounds.high < 1.1 * answer.bounds.low
 
 
 # ------------------------------------------------------------------------------------------------------ the replicas

@@ -184,6 +184,21 @@ def test_a_full_queue_is_told(tmp_path: Path, policy: str, status: int, cap: str
     assert f"{counted} {statuses.count(status)}.0" in serving.meters.text().decode()
 
 
+@pytest.mark.parametrize(
+    ("cap", "statuses"),
+    # One call of 3 answers, which take 8 prompt tokens each; then one of 3 and one of 1.
+    [("max_num_queued_reqs=4", [200, 503, 200]), ("max_num_queued_tokens=1", [200, 503, 503])],
+)
+def test_the_answers_of_a_call_are_admitted_or_refused_together(tmp_path: Path, cap: str, statuses: list[int]) -> None:
+    async def talk(client: Client) -> list[Answer]:
+        body = {"prompt": list(range(8)), "max_tokens": 500, "ignore_eos": True}
+        return await asyncio.gather(*[client.call(COMPLETIONS, {**body, "n": n}) for n in (3, 3, 1)])
+
+    answers, serving, _ = served(tmp_path / "run", talk, f"engine.{cap}")
+    assert [answer.status for answer in answers] == statuses
+    assert not serving.engine._tickets
+
+
 def test_a_client_that_leaves_frees_its_blocks(tmp_path: Path) -> None:
     async def talk(client: Client) -> list[float]:
         body = {"prompt": list(range(1000)), "max_tokens": 4000, "ignore_eos": True, "stream": True}

@@ -43,6 +43,7 @@ def test_a_log_with_names_of_its_own(tmp_path: Path) -> None:
         (("2026-01-31T08:00:00", "2026-01-31T07:00:02Z"), "has a zone in some rows and none in others"),
         (("2026-01-31T08:00:00Z", "2026-01-31T07:00:02"), "has a zone in some rows and none in others"),
         ((1769846400000, "2026-01-31T07:00:02Z"), "a date-time in one row and a number in another"),
+        (("2026-01-31T07:00:02Z", 1769846400), "a date-time in one row and a number in another: '1769846400'"),
     ],
 )
 def test_dates_of_two_kinds_are_an_error(times: tuple[object, ...], said: str, tmp_path: Path) -> None:

@@ -20,17 +20,18 @@ from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 FULL_CSV = (
     "arrival_time_s,input_tokens,output_tokens,request_id,priority,class,session_id,prefix_group,prefix_tokens,"
     "block_hashes,hash_block_size,max_tokens,predicted_output_tokens,deadline_s,after_request_id,delay_s,"
-    "patience_s\n"
-    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5\n"
-    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,\n"
-    "12,20,3,third,1,batch,,,,,,,,0,1,,\n"
+    "patience_s,data_parallel_rank,accepted_drafts\n"
+    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5,,3 0 1\n"
+    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,,3,\n"
+    "12,20,3,third,1,batch,,,,,,,,0,1,,,0,2\n"
 )
 FULL_REQUESTS = [
     Request(
-        0, "first", 10.5, 40, 7, 64, -2, "chat", "s1", 9, 1.5, PromptContent((11, 12, -13), 16, "system", 16)
+        0, "first", 10.5, 40, 7, 64, -2, "chat", "s1", 9, 1.5, PromptContent((11, 12, -13), 16, "system", 16),
+        None, (3, 0, 1),
     ),
-    Request(1, "1", 11.75, 20, 3, 7, 0, "default", None, 0, None, PromptContent((5, 6), 16)),
-    Request(2, "third", 12.0, 20, 3, 7, 1, "batch", None, None, 0.0, None),
+    Request(1, "1", 11.75, 20, 3, 7, 0, "default", None, 0, None, PromptContent((5, 6), 16), 3),
+    Request(2, "third", 12.0, 20, 3, 7, 1, "batch", None, None, 0.0, None, 0, (2,)),
 ]  # fmt: skip
 
 
@@ -232,6 +233,7 @@ def workloads(draw: st.DrawFn, with_ids: bool) -> Workload:
         session_ids=column(st.none() | names) if has[1] else None,
         predicted_output_tokens=np.array(column(st.integers(-1, 2**31 - 1))) if has[2] else None,
         deadline_s=np.array(deadlines) if has[3] else None,
+        data_parallel_rank=np.array(column(st.integers(-1, 9))) if has[3] else None,
         content=prompts if has[4] else None,
     )
 
@@ -312,6 +314,18 @@ def test_the_patience_of_clients_reads_back_equal(tmp_path: Path, suffix: str) -
     patience = read_trace(path, TraceOptions(strict=True)).patience_s
     assert patience is not None
     np.testing.assert_array_equal(patience, [np.nan, 0.1])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl.gz"])
+def test_accepted_drafts_read_back_equal(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"trace{suffix}"
+    twice = {name: np.repeat(column, 2) for name, column in small().columns().items()}
+    write_native(small(**twice, accepted_drafts=[(2, 0, 3), None]), path)
+    assert read_trace(path, TraceOptions(strict=True)).accepted_drafts == [(2, 0, 3), None]
+    path = tmp_path / "negative.csv"
+    path.write_text("arrival_time_s,input_tokens,output_tokens,accepted_drafts\n0,1,2,1 -1\n")
+    with pytest.raises(InputError, match="accepted_drafts has a negative number"):
+        read_trace(path, TraceOptions(strict=True))
 
 
 def test_a_negative_patience_is_refused(tmp_path: Path) -> None:

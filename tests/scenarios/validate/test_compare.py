@@ -63,7 +63,7 @@ def test_a_run_against_itself_has_no_error(tmp_path: Path) -> None:
     verdict = diagnose(found)
     assert verdict is not None
     assert verdict.carrier == ""
-    assert "no part causes more than 1 %" in verdict.words[0]
+    assert "is right; no part causes more than 0.5 ms of error" in verdict.words[0]
 
 
 def test_errors_are_what_numpy_says(tmp_path: Path) -> None:

@@ -124,9 +124,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = scrape_of(run(), tmp_path)
     chosen = scenarios.load({"workload": {"preset": "chat", "rate": 4, "requests": 150}}, [LINEAR.format(0.01)])
     for json in (False, True):
-        validate_scrape(chosen, path, None, tmp_path / "out", Console(quiet=True), overwrite=True, json=json)
+        validate_scrape(
+            chosen, path, None, tmp_path / "out", Console(quiet=True), overwrite=True, json=json, report=json
+        )
     said = capsys.readouterr().out
     assert "TPOT p99" in said
     assert "Not compared: makespan and throughput" in said
     assert '"not_compared"' in said
     assert (tmp_path / "out/validation.json").is_file()
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "a scrape of /metrics, m.txt" in page
+    assert "Not compared: makespan and throughput" in page
+    assert "TPOT p99" in page
+    assert (tmp_path / "out/plots/errors.svg").is_file() or (tmp_path / "out/plots/errors.png").is_file()

@@ -61,6 +61,7 @@ def run(
     given: Workload, *, replicas: int = 1, group_cost: Any = None, asynchronous: bool = False, **more: Any
 ) -> Records:
     parameters = {"max_num_seqs": 8, "max_num_batched_tokens": 256, "async_scheduling": asynchronous}
+    parameters |= more.pop("parameters", {})
     return simulate(
         given,
         make_policy=lambda: load_policy("vllm", parameters, None),
@@ -126,6 +127,37 @@ def test_who_comes_to_an_idle_rank_waits_for_the_step_of_the_other() -> None:
 def test_a_wave_is_at_rest_between_requests() -> None:
     requests = run(workload([0.0, 5.0, 5.0], [10, 10, 9], [1, 1, 1]), replicas=2, group_cost=Slowest(COST)).requests
     assert requests.scheduled_s.tolist() == [0.0, 5.0, 5.0]
+
+
+def test_waves_go_on_with_dummy_batches_until_the_ranks_ask_each_other() -> None:
+    cost = Slowest(Linear(1.0, 0.0, 0.0), 0.5)
+    given = workload([0.0, 2.6, 4.0], [10, 10, 10], [2, 2, 1])
+    waves = run(given, replicas=2, group_cost=cost, parameters={"dp_sync_interval": 3}).requests
+    # Steps to 1.0 and 2.0, and a dummy to 2.5, after which they ask each other: a new wave begins at 2.6.
+    assert waves.scheduled_s.tolist() == [0.0, 2.6, 4.6]
+    assert waves.last_token_s.tolist() == [2.0, 4.6, 5.6]
+    alone = run(given, replicas=2, group_cost=Slowest(cost.cost, 0.5)).requests
+    assert alone.last_token_s.tolist() == [2.0, 4.6, 5.6]
+    early = workload([0.0, 2.1], [10, 10], [2, 1])
+    assert run(early, replicas=2, group_cost=cost).requests.scheduled_s.tolist() == [0.0, 2.1]
+    waves = run(early, replicas=2, group_cost=cost, parameters={"dp_sync_interval": 3}).requests
+    assert waves.scheduled_s.tolist() == [0.0, 2.5]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_ranks_in_waves_with_a_cadence_serve_all(asynchronous: bool) -> None:
+    parameters = {"prefill_schedule_interval": 4, "dp_sync_interval": 16}
+    found = run(
+        random_workload(4), replicas=3, group_cost=Slowest(COST), asynchronous=asynchronous, parameters=parameters
+    )
+    assert int(np.isfinite(found.requests.last_token_s).sum()) == 80
+
+
+def test_only_ranks_that_share_experts_have_waves() -> None:
+    alone = scenarios.load(MIXTURE, ["hardware.enable_expert_parallel=false", "engine.dp_sync_interval=16"])
+    with pytest.raises(InputError, match=r"engine\.dp_sync_interval: only replicas that share experts") as caught:
+        scenarios.run(alone)
+    assert caught.value.hint == "give hardware.enable_expert_parallel: true, or leave the key out"
 
 
 def test_it_is_the_same_without_fast_forward_and_when_run_again() -> None:

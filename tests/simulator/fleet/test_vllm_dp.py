@@ -1,10 +1,12 @@
 """vLLM's balancer of data-parallel ranks as a router of a run; tests/parity/test_features.py has its choices."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 import scenarios
-from simulator.errors import InputError
+from simulator.errors import InputError, RouterError
 from simulator.fleet.routers.vllm_dp import ApiServer, VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
@@ -66,3 +68,16 @@ def test_it_stays_in_one_process_and_follows_whole_requests() -> None:
     halves = [{"name": "p", "replicas": 2, "role": "prefill"}, {"name": "d", "replicas": 2, "role": "decode"}]
     with pytest.raises(InputError, match="router: the router vllm_dp follows whole requests"):
         scenarios.run(small(fleet=halves, router="vllm_dp"))
+
+
+def test_a_request_goes_to_the_rank_that_it_asks_for(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    ranks = ["2", "", "2", "1", "2", ""]
+    rows = [f"{0.1 * row},50,{9 + row},{rank}\n" for row, rank in enumerate(ranks)]
+    trace.write_text("arrival_time_s,input_tokens,output_tokens,data_parallel_rank\n" + "".join(rows))
+    given = small(replicas=3, router="vllm_dp", workload={"trace": {"path": str(trace)}})
+    replicas = scenarios.run(given).records.requests.replica.tolist()
+    assert [replicas[row] for row in (0, 2, 3, 4)] == [2, 2, 1, 2]
+    assert {replicas[1], replicas[5]} == {0, 1}  # where the fewest are, of those that are free to go anywhere
+    with pytest.raises(RouterError, match="request 0 asks for data_parallel_rank 2 of 2 ranks"):
+        scenarios.run(small(replicas=2, router="vllm_dp", workload={"trace": {"path": str(trace)}}))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import scenarios
 from scenarios.assembly.engine_policy import build_policy
 from simulator.errors import InputError
 from simulator.memory.prefix_cache import PrefixCache
@@ -140,3 +141,26 @@ def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
         with pytest.raises(InputError, match=rf"engine\.{key}: .*does not use this key\n.*{taken}"):
             build_policy(scenario(engine={"policy": policy, key: value}))
     build_policy(scenario(engine={"policy": policy, "async_scheduling": False}))
+
+
+def test_a_cadence_is_known_of_the_newest_version_alone() -> None:
+    with pytest.raises(InputError, match="prefill_schedule_interval is known as vLLM"):
+        load_policy("vllm", {"prefill_schedule_interval": 2, "version": "0.32"}, None)
+    assert load_policy("vllm", {"prefill_schedule_interval": 1, "version": "0.32"}, None)
+
+
+def threshold(given: scenarios.Scenario) -> int:
+    policy = build_policy(given)
+    assert isinstance(policy, ChunkedPrefill)
+    return policy.long_prefill_token_threshold
+
+
+def test_partial_prefills_only_ever_set_a_threshold() -> None:
+    asked = ["engine.version=0.26", "engine.max_num_partial_prefills=4"]
+    chosen = scenarios.load("quickstart", asked)
+    assert chosen.resolve_model().max_model_len == 131072
+    assert threshold(chosen) == 5242  # 4 %
+    given = scenarios.load("quickstart", [*asked, "engine.long_prefill_token_threshold=99"])
+    assert threshold(given) == 99
+    with pytest.raises(InputError, match=r"max_num_partial_prefills is in vLLM until 0\.26"):
+        build_policy(scenarios.load("quickstart", ["engine.version=0.27", "engine.max_num_partial_prefills=4"]))

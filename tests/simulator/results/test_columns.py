@@ -160,7 +160,7 @@ def test_a_recorder_can_be_sent_to_another_process() -> None:
     recorder = Recorder(2)
     for number, replica in enumerate(recorder.replicas):
         replica.row(0.5, 1, 0, StepShape(1, 10 + number))
-        replica.odd(1, 0, 0, 0, 0, 0, 0)
+        replica.odd(1, 0, 0, 0, 0, 0, 0, 0)
         replica.steps([1.0, 2.0 + number], [3, 4])
         replica.requeues.add((number, 0.5, 1.0, 0))
     there = pickle.loads(pickle.dumps(recorder))

@@ -1,0 +1,185 @@
+"""vLLM's `Scheduler.schedule` with drafts: two budgets, blocks beyond the step, and prompts that keep a tail.
+
+Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0.33: a request's tokens count drafts;
+`draft_slots` of each scheduled request come off a second budget (718, 797, 955); blocks cover the drafter's lookahead
+(917, 1440); no step goes beyond the model's longest context (853); a prompt never leaves a rest that is shorter than
+what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
+"""
+
+from typing import NamedTuple, Protocol, cast
+
+from simulator.division import cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
+from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
+from simulator.policies.parts.plans import chunk_of, decodes_on
+from simulator.policies.parts.reservations import watermark_blocks
+from simulator.queues.priority import rank
+from simulator.request import RequestView
+from simulator.speculative.speculation import Drafting
+
+
+class DraftingView(RequestView, Protocol):
+    """A request whose drafts are verified, as a policy sees it: `num_tokens_to_compute` counts its drafts."""
+
+    @property
+    def num_output_placeholders(self) -> int:
+        """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
+
+
+class Left(NamedTuple):
+    """What a step has left for the head of the queue; the note of its parts.
+
+    `tokens` and `inputs` are the two budgets. `pads`: no running request of the step is in its prefill; `runs`: some
+    are scheduled. `settled`: all of them are, they decode, and no budget cuts their drafts: so they go on until one
+    finishes, or lacks blocks. `passed` are the waiting requests that the step has passed over.
+    """
+
+    tokens: int
+    inputs: int
+    pads: bool
+    runs: bool
+    settled: bool
+    passed: tuple[RequestView, ...] = ()
+
+
+def drafted_step(view: View, limits: VllmLimits, drafting: Drafting) -> StepPlan:
+    """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one."""
+    if view.step_tokens is not None:
+        return _admit_next(view, limits, drafting, cast("Left", view.note))
+    chunks, preempted, left = _schedule_running(view, limits, drafting)
+    more = not preempted and left.tokens > 0 and len(view.waiting) > 0
+    holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
+    return StepPlan(preempt=preempted, prefill=tuple(chunks), decode=False, holds=holds, more=more, note=left)
+
+
+def _schedule_running(
+    view: View, limits: VllmLimits, drafting: Drafting
+) -> tuple[list[Chunk], tuple[Preemption, ...], Left]:
+    """Tokens and blocks for the running requests in order of admission; victims are those of `step`."""
+    config, longest = drafting
+    size, slots, lookahead = view.block_size, config.draft_slots, config.num_lookahead_tokens
+    tail = config.num_prefill_lookahead_tokens
+    tokens_left = inputs_left = limits.max_num_batched_tokens
+    free = view.num_free_blocks
+    threshold = longest_chunk(view, limits)
+    by_priority = limits.order == "priority"
+    running = cast("list[DraftingView]", list(view.running))
+    scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
+    preempted: list[Preemption] = []
+    victims: list[RequestView] = []
+    index = freed = 0
+    pads = True
+    settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
+    while index < len(running) and tokens_left > 0 and inputs_left > slots:
+        request = running[index]
+        computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
+        whole = tokens = request.num_tokens_to_compute
+        if 0 < threshold < tokens:
+            tokens = threshold
+        if tokens > tokens_left:
+            tokens = tokens_left
+        if tokens > inputs_left - slots:
+            tokens = inputs_left - slots
+        if tokens > longest - computed - 1:
+            tokens = longest - computed - 1
+        if tail:
+            tokens = _without_tail(request.num_tokens - computed, tokens, tail)
+        if in_flight and computed + 2 - in_flight >= request.input_tokens + request.max_tokens:
+            tokens = 0  # its last token is sure to be in flight
+        decodes = request.is_decoding
+        settled = settled and tokens == whole and decodes
+        if tokens <= 0:
+            index += 1
+            continue
+        reach = computed + tokens + lookahead
+        needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
+        if needed < 0:
+            needed = 0
+        victim = None
+        while needed > free and victim is not request:
+            victim = max(running, key=rank) if by_priority else running[-1]
+            place = running.index(victim)
+            del running[place]
+            index -= place < index
+            victims.append(victim)
+            freed, before = view.blocks_freed(victims), freed
+            free += freed - before
+            if victim in scheduled:
+                returned, taken = scheduled.pop(victim)
+                tokens_left += returned
+                inputs_left += returned + slots
+                free += taken
+                preempted.append(Preemption(victim, scheduled_tokens=returned))
+            else:
+                preempted.append(Preemption(victim))
+        if victim is request:
+            if by_priority:
+                continue
+            break
+        scheduled[request] = (tokens, needed)
+        pads = pads and decodes
+        tokens_left -= tokens
+        inputs_left -= tokens + slots
+        free -= needed
+        index += 1
+    chunks = [chunk_of(request, tokens) for request, (tokens, _) in scheduled.items()]
+    settled = settled and not preempted and len(chunks) == len(running)
+    return chunks, tuple(preempted), Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
+
+
+def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
+    """How long the running requests go on as in this step, to which the queue adds nothing."""
+    return decodes_on(view, limits.slots, limits.order).holds if left.settled else Holds.STEP
+
+
+def _without_tail(whole: int, tokens: int, tail: int) -> int:
+    """Fewer `tokens` of the `whole` where the rest would be shorter than what the drafter reads ahead."""
+    rest = whole - tokens
+    return max(0, tokens - (tail - rest)) if 0 < rest < tail else tokens
+
+
+def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) -> StepPlan:
+    """One admission with its prefix hits, or none: a part of a step's plan."""
+    config, longest = drafting
+    slots, drafts = config.draft_slots, config.num_speculative_tokens
+    size, free = view.block_size, view.num_free_blocks
+    budget = min(left.tokens, left.inputs - slots)
+    passed = list(left.passed)
+    if budget <= 0 or len(view.running) >= limits.slots:
+        return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left))
+    kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
+    threshold = longest_chunk(view, limits)
+    for request in view.waiting:
+        if request in passed:
+            continue
+        hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
+        computed, known = hits * size, request.num_tokens
+        whole = tokens = known - computed
+        is_decode = whole == 1 and left.pads and (left.runs or computed > 0)
+        if is_decode and config.num_speculative_tokens_per_batch_size is None and computed + drafts + 2 <= longest:
+            tokens = 1 + drafts
+            if tokens > budget:
+                break
+        if 0 < threshold < tokens:
+            tokens = threshold
+        if tokens > budget:
+            if not limits.in_chunks:
+                break
+            tokens = budget
+        tokens = _without_tail(whole, tokens, config.num_prefill_lookahead_tokens)
+        if not tokens:
+            passed.append(request)
+            continue
+        available = free - unused - kept
+        if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
+            if limits.in_chunks and not passed:  # until others finish: as in `step`
+                return StepPlan(decode=False, holds=_holds(view, limits, left))
+            break
+        if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:
+            break
+        note = Left(left.tokens - tokens, left.inputs - tokens - slots, left.pads, left.runs, False, tuple(passed))
+        return StepPlan(prefill=(Chunk(request, tokens),), decode=False, more=True, note=note)
+    return _NO_MORE
+
+
+_NO_MORE = StepPlan(decode=False)

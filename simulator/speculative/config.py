@@ -1,0 +1,172 @@
+"""Speculative decoding as a server is told of it, and what a method fixes for the scheduler.
+
+Names, limits and rules are vLLM's (0.33: `SpeculativeConfig` in vllm/config/speculative.py, `VllmConfig` in
+vllm/config/vllm.py). A drafter proposes tokens, and the model verifies them in its next step beside the sampled one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Final, Literal
+
+from annotated_types import Ge, Le, doc
+
+from simulator.parameters import Count, check_parameters
+
+Method = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
+_EAGLE_KINDS: Final = ("eagle", "eagle3", "mtp")
+Range = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """Drafter and number of drafts. ValueError, which begins with the parameter's name, for what vLLM does not start.
+
+    `num_speculative_tokens` of 0 is no drafting. `num_speculative_tokens_per_batch_size` has entries (first, last, K):
+    a step that schedules so many requests drafts K tokens for each; gaps and the end keep the K before.
+    `num_nextn_predict_layers` is the model's number of MTP modules, as its config.json names it. With
+    `parallel_drafting` a draft model proposes all tokens in one pass (PARD). `model_runner` is vLLM's runner: v2 in
+    live servers on GPUs, unless a feature forbids it.
+    """
+
+    method: Annotated[Method, doc("how drafts are proposed")]
+    num_speculative_tokens: Annotated[int, Ge(0), Le(1000), doc("drafts a step, at most")]
+    num_speculative_tokens_per_batch_size: Annotated[
+        Sequence[Range] | None, doc("drafts by the requests of a step: [first, last, drafts]")
+    ] = None
+    num_nextn_predict_layers: Annotated[Count, doc("MTP modules of the model")] = 1
+    parallel_drafting: Annotated[bool, doc("the draft model proposes all tokens in one pass")] = False
+    disable_lookahead_block_hashes: Annotated[bool, doc("EAGLE and MTP: hashes cover their block alone")] = False
+    disable_eagle_block_drop: Annotated[bool, doc("EAGLE and MTP: keep the last block of a prefix hit")] = False
+    model_runner: Annotated[Literal["v1", "v2"], doc("vLLM's model runner")] = "v2"
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        if self.num_speculative_tokens_per_batch_size is not None:
+            ranges = _ranges(self.num_speculative_tokens_per_batch_size)
+            object.__setattr__(self, "num_speculative_tokens_per_batch_size", ranges)
+        drafts, modules = self.num_speculative_tokens, self.num_nextn_predict_layers
+        if self.method == "mtp" and drafts > modules and drafts % modules:
+            raise ValueError(f"num_speculative_tokens must be a multiple of the {modules} MTP modules, not {drafts}")
+        if self.method != "mtp" and modules > 1:
+            raise ValueError(f"num_nextn_predict_layers is for method mtp, not {self.method}")
+        if self.parallel_drafting and self.method != "draft_model":
+            raise ValueError(f"parallel_drafting is for method draft_model, not {self.method}")
+        if self.parallel_drafting and self.model_runner != "v1":
+            raise ValueError("parallel_drafting needs model_runner v1: the runner v2 does not have it")
+        for name in ("disable_lookahead_block_hashes", "disable_eagle_block_drop"):
+            if getattr(self, name) and not self.drafts_from_hidden:
+                raise ValueError(f"{name} is for the methods {', '.join(_EAGLE_KINDS)}, not {self.method}")
+
+    @property
+    def drafts_from_hidden(self) -> bool:
+        """The drafter reads the model's hidden states and shares its KV blocks: EAGLE and MTP."""
+        return self.method in _EAGLE_KINDS
+
+    @property
+    def has_varying_drafts(self) -> bool:
+        """A lookup proposes as many drafts as it finds; every other drafter proposes as many as it is asked for."""
+        return self.method == "ngram" and self.model_runner == "v1"
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Tokens behind those of a step for which a request owns blocks: the drafter writes KV there."""
+        return 0 if self.method == "ngram" else self.num_speculative_tokens
+
+    @property
+    def draft_slots(self) -> int:
+        """Input positions that a scheduled request takes beyond its tokens (`max_num_new_slots_for_drafting`)."""
+        if self.method != "draft_model":
+            return 0
+        return self.num_speculative_tokens if self.parallel_drafting else 1
+
+    @property
+    def num_prefill_lookahead_tokens(self) -> int:
+        """Tokens of a prompt beyond a chunk that the drafter reads: one, or one for each of several MTP modules."""
+        if not self.drafts_from_hidden:
+            return 0
+        is_multi_module = self.method == "mtp" and min(self.num_nextn_predict_layers, self.num_speculative_tokens) > 1
+        return self.num_speculative_tokens if is_multi_module else 1
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its hash in the prefix cache covers too."""
+        if self.disable_lookahead_block_hashes or self.disable_eagle_block_drop:
+            return 0
+        return self.num_prefill_lookahead_tokens
+
+    @property
+    def drops_hit_block(self) -> bool:
+        """The last block of every prefix hit is computed again: its KV of the drafter is that of another token."""
+        return self.drafts_from_hidden and self.disable_lookahead_block_hashes and not self.disable_eagle_block_drop
+
+    @property
+    def can_skip_drafts(self) -> bool:
+        """No drafts are proposed in steps after which no request would verify any."""
+        return self.model_runner == "v2" and self.num_lookahead_tokens > 0
+
+    def drafts_of(self, num_requests: int) -> int:
+        """Drafts that a step of so many scheduled requests proposes for each."""
+        ranges = self.num_speculative_tokens_per_batch_size
+        if not ranges or not num_requests:
+            return self.num_speculative_tokens
+        place = bisect_right(ranges, num_requests, key=lambda entry: entry[0])
+        return min(ranges[place - 1][2], self.num_speculative_tokens)
+
+    def check_engine(
+        self,
+        *,
+        max_num_batched_tokens: int,
+        long_prefill_token_threshold: int,
+        block_size: int,
+        caches_prefixes: bool,
+        async_scheduling: bool,
+    ) -> None:
+        """Raise ValueError for an engine in which vLLM would not start, or would fail or hang later."""
+        drafts, tail = self.num_speculative_tokens, self.num_prefill_lookahead_tokens
+        if not drafts:
+            return
+        if async_scheduling and self.has_varying_drafts:
+            raise ValueError("async_scheduling needs model_runner v2 with method ngram: the runner v1 turns it off")
+        if max_num_batched_tokens <= max(self.num_lookahead_tokens, self.draft_slots):
+            least = max(self.num_lookahead_tokens, self.draft_slots) + 1
+            raise ValueError(
+                f"max_num_batched_tokens must be at least {least:,} with {drafts} drafts, not {max_num_batched_tokens}"
+            )
+        threshold = long_prefill_token_threshold
+        pads = self.num_speculative_tokens_per_batch_size is None
+        if pads and 0 < threshold <= drafts:
+            raise ValueError(
+                f"long_prefill_token_threshold must be 0 or at least {drafts + 1}, 1 + num_speculative_tokens, not "
+                f"{threshold}: vLLM stops with an assertion (scheduler.py:1579)"
+            )
+        if tail > 1:
+            if caches_prefixes and block_size < drafts:
+                raise ValueError(f"block_size must be at least num_speculative_tokens = {drafts}, not {block_size}")
+            least = min(max_num_batched_tokens, threshold or max_num_batched_tokens)
+            if least < tail:
+                raise ValueError(
+                    f"num_speculative_tokens is {drafts}, and a step takes at most {least} tokens of a prompt: its "
+                    "end would never be computed"
+                )
+
+
+def _ranges(given: Sequence[Range]) -> tuple[Range, ...]:
+    """The ranges of batch sizes in order; ValueError unless each is (first, last, drafts) and the first begins at 1."""
+    name = "num_speculative_tokens_per_batch_size"
+    found: list[Range] = []
+    for entry in given:
+        if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not all(type(n) is int for n in entry):
+            raise ValueError(f"{name} must have entries [first, last, drafts], not {entry!r}")
+        first, last, drafts = entry
+        if not 1 <= first <= last or drafts < 0:
+            raise ValueError(f"{name} must have 1 <= first <= last and drafts of 0 or more, not {list(entry)}")
+        found.append((first, last, drafts))
+    found.sort()
+    if not found or found[0][0] != 1:
+        raise ValueError(f"{name} must begin at batch size 1")
+    for before, after in pairwise(found):
+        if after[0] <= before[1]:
+            raise ValueError(f"{name} has ranges that overlap: {list(before)} and {list(after)}")
+    return tuple(found)

@@ -1,0 +1,29 @@
+"""Speculative decoding of a replica: what its policy sees of it, and what the drafter and the model do."""
+
+from typing import NamedTuple, Protocol
+
+from simulator.speculative.acceptance import Acceptance
+from simulator.speculative.config import SpeculativeConfig
+
+
+class Proposals(Protocol):
+    """How many drafts a lookup finds: the same whatever a policy does."""
+
+    def proposed(self, row: int, sampling_step: int) -> int:
+        """Drafts found after the request's sampling step of this number, from 0; the engine caps it."""
+
+
+class Drafting(NamedTuple):
+    """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens."""
+
+    config: SpeculativeConfig
+    max_model_len: int
+
+
+class Speculation(NamedTuple):
+    """Speculative decoding of a replica. A lookup of n-grams (runner v1) finds all drafts without `proposals`."""
+
+    config: SpeculativeConfig
+    acceptance: Acceptance
+    max_model_len: int
+    proposals: Proposals | None = None

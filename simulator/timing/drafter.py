@@ -1,0 +1,145 @@
+"""The time that a drafter adds to a step, and the memory that it takes beside the model.
+
+At the end of a step the drafter first reads the step's tokens, prompts and verified drafts among them, because it keeps
+KV of its own; that pass proposes the first token. Each further token takes a pass over one token a request
+(`propose` in vllm/v1/spec_decode/eagle.py, 0.33). A parallel drafter proposes all in the first pass.
+
+- EAGLE (arXiv 2401.15077): one dense layer, behind a projection of the token's embedding and the model's hidden state.
+  EAGLE3 (arXiv 2503.01840) joins three hidden states, and chooses among `EAGLE3_VOCAB` tokens.
+- MTP (DeepSeek-V3, arXiv 2412.19437, 2.2): one of the model's own layers, experts included, behind such a projection.
+- A draft model is a model of its own. n-gram lookups run on the CPU and add nothing here.
+
+Heads share embeddings and, but for EAGLE3, the output table with the model. The head's products are assumed to reach
+the shares of the peaks that `simulator.timing.roofline_cost` has; the host's launches between passes are not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.cost import CostModel, GroupCost, StepCounts, StepShape
+from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY
+
+EAGLE3_VOCAB = 32000
+"""Rows of the output table of published EAGLE3 heads (`draft_vocab_size` in their config.json)."""
+
+
+def draft_head(model: Model, method: str) -> Model:
+    """The layer of an EAGLE or MTP head, by the dimensions of the model that it drafts for.
+
+    EAGLE's is dense and in bf16, as wide as what a token of the model goes through.
+    """
+    if method == "mtp":
+        own = replace(model, layers=1, dense_layers=0, dense_intermediate=0, full_attention_layers=0)
+    else:
+        width = model.intermediate
+        if model.experts:
+            width = model.dense_intermediate or width * (model.active_experts + model.shared_experts)
+        own = replace(
+            model, layers=1, intermediate=width, experts=0, active_experts=0, shared_experts=0, dense_layers=0,
+            dense_intermediate=0, expert_dtype="auto", full_attention_layers=0, dtype_bytes=2, matmul_dtype="auto",
+        )  # fmt: skip
+    vocab = min(model.vocab, EAGLE3_VOCAB) if method == "eagle3" else model.vocab
+    return replace(own, name=f"{model.name} {method} head", sliding_window=0, vocab=vocab)
+
+
+def joined_parameters(model: Model, method: str) -> int:
+    """Parameters of the projection in front of a head: of two vectors of `hidden` to one, of three for EAGLE3."""
+    return (3 if method == "eagle3" else 2) * model.hidden**2
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterMemory:
+    """Bytes on each GPU: of the drafter's weights, and of its KV of a token."""
+
+    weights: int = 0
+    kv_per_token: int = 0
+
+
+def memory_of(drafter: Model, tensor_parallel: int, joined: int = 0, modules: int = 1) -> DrafterMemory:
+    """The memory of a drafter; with `joined` > 0 a head, of `modules` layers behind such projections.
+
+    A head's embeddings are the model's own; a small output table of its own is not counted.
+    """
+    kv = modules * drafter.kv_bytes_per_token(tensor_parallel)
+    if not joined:
+        return DrafterMemory(drafter.weight_bytes(tensor_parallel), kv)
+    tables = (1 if drafter.tie_embeddings else 2) * drafter.table_parameters(tensor_parallel)
+    own = drafter.weight_bytes(tensor_parallel) - round(tables * drafter.embedding_bytes)
+    return DrafterMemory(modules * (own + round(joined * drafter.dtype_bytes / tensor_parallel)), kv)
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """The projection in front of a head: seconds for a token's operations, and to read its weights."""
+
+    token_s: float = 0.0
+    weights_s: float = 0.0
+
+    @classmethod
+    def of(cls, parameters: int, head: Model, gpu: Gpu, tensor_parallel: int) -> "Joint":
+        """The projection of so many parameters, divided among the GPUs."""
+        own = parameters / tensor_parallel
+        flops = gpu.tflops(head.multiplied_in) * 1e12 * GEMM_EFFICIENCY
+        bandwidth = gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_EFFICIENCY
+        return cls(2 * own / flops, own * head.dtype_bytes / bandwidth)
+
+    def s(self, tokens: int) -> float:
+        """Seconds for so many tokens."""
+        return max(self.token_s * tokens, self.weights_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """The time of drafting: `cost` is that of one pass, without logits of the drafts that it reads."""
+
+    cost: CostModel
+    joint: Joint = Joint()
+    is_parallel: bool = False
+
+    def s(self, shape: StepShape) -> float:
+        """Seconds that a step of this shape spends on drafting; 0 where none is drafted."""
+        if not shape.drafted_tokens:
+            return 0.0
+        seqs = shape.decode_seqs + shape.prefill_seqs
+        each = max(1, shape.drafted_tokens // seqs)
+        first = shape._replace(drafted_tokens=0)
+        if self.is_parallel:
+            more = (each - 1) * seqs
+            first = StepShape(seqs, shape.context + more, draft_seqs=seqs, draft_tokens=shape.tokens - seqs + more)
+            return self.cost.step_s(first)
+        further = self.cost.step_s(StepShape(seqs, shape.context + seqs)) + self.joint.s(seqs)
+        return self.cost.step_s(first) + self.joint.s(shape.tokens) + (each - 1) * further
+
+
+@dataclass(frozen=True, slots=True)
+class WithDrafter:
+    """A cost model of steps that verify drafts, with the drafter's time on top. Implements CostModel."""
+
+    cost: CostModel
+    drafter: Drafter
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return self.cost.wants_context_stats
+
+    def step_s(self, shape: StepShape) -> float:
+        return self.cost.step_s(shape) + self.drafter.s(shape)
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        return self.cost.decode_run_s(shape, repeat)
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return self.cost.remarks(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class WithDrafters:
+    """Common steps of data-parallel ranks, each of which has a drafter: the slowest is waited for."""
+
+    cost: GroupCost
+    drafter: Drafter
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        return self.cost.group_step_s(shapes) + max(map(self.drafter.s, shapes))

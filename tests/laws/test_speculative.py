@@ -1,0 +1,121 @@
+"""Laws of speculative decoding: tokens and blocks are conserved, fast-forward changes nothing, no policy sees more."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.fleet.group import ReplicaGroup
+from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.request import PromptContent, Request
+from simulator.results.records import Records, Status
+from simulator.simulate import simulate_fleet
+from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Speculation
+from simulator.timing.linear_cost import Linear
+from simulator.workload import Workload
+
+SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    num_gpu_blocks: int
+    block_size: int = SIZE
+    num_host_blocks: int = 0
+
+
+class Drawn:
+    """Acceptance by a seed: the same at every question."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self._seed, self._most = seed, most
+
+    def enter(self, request: Request) -> None:
+        pass
+
+    def accepted(self, row: int, verify_step: int) -> int:
+        return random.Random(f"{self._seed}-{row}-{verify_step}").randint(0, self._most)
+
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "ngram"},
+    {"method": "draft_model"},
+    {"method": "eagle"},
+    {"method": "eagle", "disable_lookahead_block_hashes": True},
+    {"method": "eagle", "num_speculative_tokens_per_batch_size": [(1, 2, 3), (3, 9, 1), (10, 99, 0)]},
+]
+
+
+def serve(seed: int, *, fast_forward: bool = True, policy: type[ChunkedPrefill] = ChunkedPrefill) -> Records:
+    """A random run. The smaller the seed's remainder by 4, the tighter the memory."""
+    rng = random.Random(seed)
+    drafts = rng.randint(1, 4)
+    config = SpeculativeConfig(num_speculative_tokens=drafts, **rng.choice(METHODS))
+    count, slots = rng.randint(3, 30), rng.choice([2, 4, 8, 16])
+    inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (60, 120)]
+    longest = max(map(sum, zip(inputs, outputs, strict=True))) + rng.choice([0, 1, 30])
+    caching = rng.random() < 0.5
+    by_id = rng.random() < 0.3
+    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
+    if caching:
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=SIZE)
+    whole = Workload(
+        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.0, 0.5, 4.0]) for _ in range(count)])),
+        input_tokens=np.array(inputs),
+        output_tokens=np.array(outputs),
+        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
+        priority=np.array([rng.randint(0, 2) for _ in range(count)]),
+        class_index=np.zeros(count, dtype=np.int64),
+        content=[PromptContent(prefix_group=f"g{row % 2}", prefix_tokens=20) for row in range(count)]
+        if caching
+        else None,
+    )
+    memory = Memory(-(-longest // SIZE) + 4 + rng.choice([0, 8, 200, 1000]))
+    made = policy(
+        max_num_seqs=slots,
+        max_num_batched_tokens=max(slots * (drafts + 1), rng.choice([32, 64, 512])),
+        order=rng.choice(["fcfs", "priority"]),
+        async_scheduling=rng.random() < 0.3,
+    )
+    speculation = Speculation(config, Drawn(seed, drafts), longest)
+    cost = Linear(0.01, 1e-4, 1e-6, rng.choice([0.0, 1e-4]))
+    group = ReplicaGroup(lambda: made, memory, cost, make_blocks=make_blocks, speculation=speculation)
+    return simulate_fleet(whole, [group], fast_forward=fast_forward).records
+
+
+def columns(records: Records) -> dict[str, Any]:
+    """Every column of the records, by table and name."""
+    found = {"step_end_s": records.step_end_s, "step_used_blocks": records.step_used_blocks}
+    for table in ("requests", "rows", "gaps", "requeues"):
+        part = getattr(records, table)
+        found |= {f"{table}.{name}": getattr(part, name) for name in type(part).__dataclass_fields__}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_fast_forward_changes_nothing(seed: int) -> None:
+    fast, slow = columns(serve(seed)), columns(serve(seed, fast_forward=False))
+    for name, column in fast.items():
+        np.testing.assert_array_equal(column, slow[name], err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_tokens_and_blocks_are_conserved(seed: int) -> None:
+    records = serve(seed)
+    requests, gaps = records.requests, records.gaps
+    served = requests.status == Status.FINISHED
+    assert served.all()
+    assert gaps.count.sum() == (requests.output_tokens - 1).sum()  # every token but the first has a gap
+    waited = (requests.last_token_s - requests.first_token_s).sum()
+    assert (gaps.gap_s * gaps.count).sum() == pytest.approx(waited)
+    assert (requests.first_token_s <= requests.last_token_s).all()
+    assert records.step_used_blocks.max() <= records.num_blocks
+    assert (requests.arrival_s <= requests.scheduled_s).all()
