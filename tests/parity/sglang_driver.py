@@ -57,8 +57,8 @@ def let_answers_end(harness: Any) -> None:
 
 def let_prefills_wait(harness: Any) -> None:
     """Make the harness's schedulers with SGLang's PrefillDelayer where a case asks for it."""
-    delayer = importlib.import_module("sglang.srt.managers.prefill_delayer")
-    pools = importlib.import_module("sglang.srt.managers.scheduler_components.pool_stats_observer")
+    delayer: Any = importlib.import_module("sglang.srt.managers.prefill_delayer")
+    pools: Any = importlib.import_module("sglang.srt.managers.scheduler_components.pool_stats_observer")
     clock: list[Any] = []  # the run under way, whose `now` is the time
     state = delayer._State
     group = SimpleNamespace(cpu_group=None, device_group=None, device="cpu")
