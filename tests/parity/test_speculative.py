@@ -97,7 +97,7 @@ RULES = [
     ("spec_mtp", APPLY, "tokens - self._kept_out", "tokens"),
     ("spec_eagle", REPLICA, "drops_hit_block=config.drops_hit_block", "drops_hit_block=False"),
     ("spec_eagle", CONFIG, "hashes or self.disable_eagle_block_drop", "hashes"),
-    ("spec_mtp_async", KEYS, "max(1, self.lookahead)", "1"),
+    ("spec_mtp_async", KEYS, "max(1, lookahead)", "1"),
     # D9, D10: how many drafts
     ("spec_dynamic", CONFIG, "min(ranges[place - 1][2], self.num_speculative_tokens)", "self.num_speculative_tokens"),
     ("spec_dynamic_async", REPLICA, "drafts_of(len(scheduled))", "drafts_of(len(state.running))"),

@@ -6,7 +6,7 @@ Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0
 what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
 """
 
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
@@ -15,15 +15,7 @@ from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-from simulator.speculative.speculation import Drafting
-
-
-class DraftingView(RequestView, Protocol):
-    """A request whose drafts are verified, as a policy sees it: `num_tokens_to_compute` counts its drafts."""
-
-    @property
-    def num_output_placeholders(self) -> int:
-        """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
+from simulator.speculative.speculation import Drafting, DraftingView
 
 
 class Left(NamedTuple):
