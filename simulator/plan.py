@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
-from simulator.request import RequestView
+from simulator.request import Request, RequestView
 from simulator.speculative.speculation import Drafting
 
 
@@ -282,6 +282,20 @@ class Policy(Protocol):
     def plan(self, view: View) -> StepPlan: ...
 
 
+class Companion(Protocol):
+    """A scheduler outside that keeps requests of its own, and from which a policy takes its plans.
+
+    It is told what a server's engine core would be, tokens included, before the next plan; no policy sees them. A
+    policy with a companion is asked once for each step.
+    """
+
+    def arrived(self, request: Request, view: RequestView) -> None:
+        """A request has entered the queue; `view` is what plans name."""
+
+    def ended(self, row: int, *, aborted: bool) -> None:
+        """A request has left the replica: its answer is whole, or its client has given up."""
+
+
 Refusal = Callable[[RequestView, int, int], str | None]
 Cap = Callable[[RequestView, int, int], int]
 
@@ -292,13 +306,15 @@ class OptionalMembers:
 
     `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
     or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
-    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
+    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound. `companion`
+    is told of arrivals and ends.
     """
 
     traits: Traits
     refuses: Refusal | None
     caps: Cap | None
     max_num_batched_tokens: float
+    companion: Companion | None = None
 
     @classmethod
     def of(cls, policy: Policy) -> OptionalMembers:
@@ -308,6 +324,7 @@ class OptionalMembers:
             refuses=getattr(policy, "refuses", None),
             caps=getattr(policy, "caps", None),
             max_num_batched_tokens=budget if isinstance(budget, int) else inf,
+            companion=getattr(policy, "companion", None),
         )
 
 

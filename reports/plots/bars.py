@@ -35,12 +35,13 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One quantity: a value for each run, and its SLO (or none)."""
+    """One quantity: a value for each run, its SLO (or none), and what no scheduler can do better (or none)."""
 
     title: str
     column: Column
     found: Mapping[str, Estimate]
     slo: float | None = None
+    bound: float | None = None
 
     @property
     def is_time(self) -> bool:
@@ -100,8 +101,20 @@ def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[
         column = column_of(METRICS[key])
         found = {label: estimate(runs, key, column.scale) for label, runs in summaries.items()}
         if any(math.isfinite(each.mean) for each in found.values()):
-            panels.append(Panel(TITLES.get(key, column.title), column, found, limit.get(key)))
+            bound = _bound(summaries, key)
+            shown = None if bound is None else bound * column.scale
+            panels.append(Panel(TITLES.get(key, column.title), column, found, limit.get(key), shown))
     return panels
+
+
+def _bound(summaries: Summaries, key: str) -> float | None:
+    """The mean bound of a metric over the seeds of the first run that has one; None without."""
+    for runs in summaries.values():
+        found: list[object] = [each.get("bound") for each in runs]
+        values = [float(bounds[key]) for bounds in found if isinstance(bounds, Mapping) and key in bounds]
+        if values:
+            return sum(values) / len(values)
+    return None
 
 
 def _panelled(
@@ -118,7 +131,10 @@ def _panelled(
         found = panels[0].found if panels else ()
         same = said(equal({label: tuple(panel.found[label].mean for panel in panels) for label in found}))
         bounds = f"The whiskers are 95 % confidence intervals over {count} seeds." if count > 1 else _NO_INTERVALS
-        return f"{caption} {bounds}{same}"
+        best = (
+            " The dashed line: no scheduler can do better." if any(panel.bound is not None for panel in panels) else ""
+        )
+        return f"{caption}{best} {bounds}{same}"
 
     return draw(name, (10.0, down * (0.75 + max(0.3, 0.16 * lines) * len(labels)) + 0.1), paint)
 
@@ -137,12 +153,12 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
     axes.set_title(f"{panel.title}{bracket}")
     shown = panel.slo if panel.slo is not None and panel.slo <= (40.0 if panel.dwarfed else 4.0) * top else None
     if panel.dwarfed:
-        values = [value for value in (*panel.means, shown or 0.0) if value > 0]
+        values = [value for value in (*panel.means, shown or 0.0, panel.bound or 0.0) if value > 0]
         low, high = min(values), max([*values, top])
         log_times(axes.xaxis, low, high, most=5)
         axes.set_xlim(low / 1.8, high * (high / low) ** 0.4)
     else:
-        reach = max(top, shown or 0.0)
+        reach = max(top, shown or 0.0, min(panel.bound or 0.0, 2.0 * top))
         axes.set_xlim(0.0, reach * 1.36)
         if panel.is_time:
             plain_times(axes.xaxis, reach, bins=5)
@@ -150,6 +166,8 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
             plain_numbers(axes.xaxis, bins=5)
     if shown is not None:
         axes.axvline(shown, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=6)
+    if panel.bound is not None:
+        axes.axvline(panel.bound, color=INK, linewidth=1.1, linestyle=(0, (6.0, 3.0)), zorder=6, gid="bound")
     if panel.slo is not None:
         where = "" if shown is not None else ", far to the right"
         axes.set_title(f"SLO {time_text(panel.slo)}{where}", loc="right", fontsize=8.5, fontweight="normal")

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from scenarios.cli.bench_plan import bench_plan
+from scenarios.cli.bound import bound
 from scenarios.cli.calibrate import check, fit, import_, tables
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
@@ -27,6 +28,7 @@ from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
 from scenarios.cli.new import verbs as new_verbs
+from scenarios.cli.parity import parity
 from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
@@ -96,8 +98,8 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: new_verbs(),
 }
-_RUNS = (run, compare, sweep, plan, bench_plan, explain)
-for _verb in (*_RUNS, from_, serve, validate, lockstep, report, export, list_, kv):
+_RUNS = (run, compare, bound, sweep, plan, bench_plan, explain)
+for _verb in (*_RUNS, from_, serve, validate, lockstep, parity, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():
     for _name, _verb in _verbs.items():

@@ -45,6 +45,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout."
 Report = Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")]
 LogDecisions = Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")]
+Bound = Annotated[bool, typer.Option("--bound", help="Also say what no scheduler can do better (batchlab bound).")]
 Executor = Annotated[str, typer.Option("--executor", metavar="local|ray", help="Processes here, or a Ray cluster.")]
 Address = Annotated[
     str | None, typer.Option("--address", metavar="A", help="Address of the Ray cluster; default: the one here.")

@@ -15,10 +15,10 @@ What = Literal["policies", "scenarios", "models", "gpus", "profiles", "presets",
 
 def _policies() -> list[Row]:
     """Name, the parameters it takes, what it is in a line."""
-    from simulator.policies import built_in_policies, policy_class, policy_parameters
+    from simulator.policies import named_policies, policy_class, policy_parameters
 
     rows = []
-    for name in built_in_policies():
+    for name in named_policies():
         cls = policy_class(name)
         rows.append((name, _first_sentence(cls.__doc__), f"[{' '.join(policy_parameters(cls))}]"))
     return [*rows, ("path.py:Class", "your own: batchlab new policy NAME", "")]

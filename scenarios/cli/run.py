@@ -53,6 +53,7 @@ def run(
     ] = None,
     executor: flags.Executor = "local",
     address: flags.Address = None,
+    bound: flags.Bound = False,
 ) -> None:
     """Simulate one scenario.
 
@@ -61,6 +62,7 @@ def run(
     nothing is removed. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import resolved_yaml
+    from scenarios.bound.bound import bound as bound_of
     from scenarios.runs.runner import run as simulate
     from scenarios.runs.step_time_sensitivity import sensitivity_words
     from scenarios.runs.storage.folder_names import default_folder, policy_name
@@ -83,6 +85,10 @@ def run(
             address=address,
             progress=timed.progress,
         )
+        if bound:
+            assert result.workload is not None
+            cuts = chosen.measure.window(result.records)
+            result = result.bounded(bound_of(chosen, result.workload, **cuts))
         said = sensitivity_words(result, sensitivity)
         if said is not None:
             result = replace(result, notes=(*result.notes, said))
@@ -106,6 +112,7 @@ def compare(
     *,
     given: flags.Given,
     no_report: flags.NoReport = False,
+    bound: flags.Bound = False,
 ) -> None:
     """Simulate the same requests under several policies.
 
@@ -124,7 +131,7 @@ def compare(
     from simulator.policies import COMPARED
 
     console, changed = given.console, given.changed
-    comparing = Compare(scenario, split_variants(policies or ",".join(COMPARED)), seeds, overrides=changed)
+    comparing = Compare(scenario, split_variants(policies or ",".join(COMPARED)), seeds, overrides=changed, bound=bound)
     several = f"seeds={seeds}" if seeds > 1 else ""
     name = default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
     target = given.out or name

@@ -70,8 +70,8 @@ def make_candidate(base: Scenario, settings: Mapping[str, Any]) -> Candidate:
 
     Raises InputError where a setting is none, or the scenario cannot be built.
     """
-    engine = {key.removeprefix("engine."): value for key, value in settings.items() if key.startswith("engine.")}
-    others = [f"{key}={json.dumps(value)}" for key, value in settings.items() if not key.startswith("engine.")]
+    engine = {_of_engine(key): value for key, value in settings.items() if _of_engine(key)}
+    others = [f"{key}={json.dumps(value)}" for key, value in settings.items() if not _of_engine(key)]
     changed = load(base, others) if others else base
     policy = engine.pop("policy", base.engine.policy)
     if not isinstance(policy, str):
@@ -79,8 +79,15 @@ def make_candidate(base: Scenario, settings: Mapping[str, Any]) -> Candidate:
     if not engine and policy == base.engine.policy:
         return Candidate(dict(settings), changed)
     scenario, left_out = with_policy(changed, policy, engine)
-    kept = {key: value for key, value in settings.items() if key.removeprefix("engine.") not in left_out}
+    kept = {key: value for key, value in settings.items()
+            if key.removeprefix("engine.").partition(".")[0] not in left_out}  # fmt: skip
     return Candidate(kept, scenario, left_out)
+
+
+def _of_engine(key: str) -> str:
+    """The key of the engine that a dotted key is; '' for any other, and for one inside a mapping of the engine."""
+    own = key.removeprefix("engine.")
+    return own if own != key and "." not in own else ""
 
 
 def make_candidates(base: Scenario, settings: Sequence[Setting]) -> list[Candidate]:

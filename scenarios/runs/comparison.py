@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scenarios.assembly.workloads import build_workload, is_random, same_requests
+from scenarios.bound.bound import Bounds, bound, weakest
 from scenarios.runs.provenance import PROVENANCE
-from scenarios.runs.result import Result
+from scenarios.runs.result import BOUND, Result
 from scenarios.runs.runner import WARNING, ProgressMaker, Source, run_on
 from scenarios.runs.variants import FLAG, as_variant, choose, engine_overrides
 from scenarios.schema.loader import load
@@ -88,7 +91,8 @@ class Compare:
 
     All policies of a seed get the same workload. Labels say in what the runs differ (`labels.arrange`). If another seed
     makes the same workload again, only one seed is run, and the notes say so: intervals over equal runs mean nothing.
-    `overrides` are those of `load`; an engine's parameter is applied to the policies that take it.
+    `overrides` are those of `load`; an engine's parameter is applied to the policies that take it. With `bound`, every
+    summary says what no scheduler can do better, within the widest limits of all these engines.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Compare:
         *,
         overrides: Sequence[str] = (),
         progress: ProgressMaker | None = None,
+        bound: bool = False,
     ) -> None:
         of_engine, others = engine_overrides(overrides)
         self.base = base = load(scenario, others) if others or not isinstance(scenario, Scenario) else scenario
@@ -107,6 +112,7 @@ class Compare:
         if seeds < 1:
             raise InputError(f"at least one seed is needed, not {seeds}", file="--seeds")
         self.progress = progress
+        self.bounds: list[Bounds] | None = [] if bound else None  # one for each seed so far
         variants = [as_variant(policy) for policy in policies]
         found = choose(base, variants, of_engine)
         self._scenarios: dict[str, Scenario] = {label: one.scenario for label, one in found.items()}
@@ -132,8 +138,12 @@ class Compare:
         for seed in self.seeds:
             of_seed = {label: load(s, [f"seed={seed}"]) for label, s in self._scenarios.items()}
             workload = self._workloads.pop(seed, None) or build_workload(next(iter(of_seed.values())))
+            if self.bounds is not None:
+                self.bounds.append(weakest([bound(each, workload, **each.measure.cuts()) for each in of_seed.values()]))
             for label, scenario in of_seed.items():
                 result = run_on(scenario, workload, progress=self.progress)
+                if self.bounds is not None:
+                    result = result.bounded(self.bounds[-1])
                 told = (_ANSWERS_BACK,) if workload.answers_back else ()
                 notes = tuple(dict.fromkeys((*result.notes, *told, *self._notes[label])))
                 result = replace(result, notes=notes)
@@ -233,6 +243,12 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [summary[name] for summary in summaries]
         if name in targets:
             found[name] = targets[name]
+        elif name == BOUND:
+            found[name] = {
+                key: float(np.mean([each[key] for each in values]))
+                for key in value
+                if all(key in each for each in values)
+            }
         elif name == PROVENANCE:
             found[name] = {key: about for key, about in value.items() if key != "seed"}  # `seeds` has them all
         elif isinstance(value, bool):

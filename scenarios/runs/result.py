@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label
+from scenarios.bound.bound import Bounds, of_run
 from scenarios.runs.storage.csv_tables import Column
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scenarios.show import Picture
+
+
+BOUND = "bound"  # in summary.json: what no scheduler can do better
 
 
 @dataclass(frozen=True, repr=False)  # no slots: the data frames are kept in the instance's dictionary
@@ -55,6 +59,13 @@ class Result:
         """The run as a line of tables and reports, under a label of its own and with the summaries of all seeds."""
         shown = label or self.label, self.scenario, self.scenario_yaml, self.records, summaries or [self.summary]
         return Shown(*shown, workload=self.workload)
+
+    def bounded(self, bounds: Bounds) -> Result:
+        """The result with those of the bounds that hold for this run in its summary."""
+        assert self.workload is not None
+        held = of_run(bounds, self.records, self.workload)
+        told = [f"no bound on more, for {why}" for why in held.why_not]
+        return replace(self, summary={**self.summary, BOUND: held.values()}, notes=(*self.notes, *told))
 
     @cached_property
     def requests(self) -> pd.DataFrame:

@@ -105,11 +105,11 @@ def _first_line(owner: Any) -> str:
 def engine_schema() -> Schema:
     """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
     from scenarios.schema.engine import Engine
-    from simulator.policies import DEFAULT_POLICY, built_in_policies
+    from simulator.policies import DEFAULT_POLICY, named_policies
 
     own = Engine.model_json_schema()["properties"]
     own["policy"].pop("x-allowed")
-    of_policies = {name: policy_keys(name) for name in built_in_policies()}
+    of_policies = {name: policy_keys(name) for name in named_policies()}
     own["policy"]["default"] = DEFAULT_POLICY
     users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
     own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]

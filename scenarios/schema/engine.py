@@ -22,7 +22,7 @@ from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
-from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, policy_parameters
+from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -121,7 +121,7 @@ def _declared() -> dict[str, list[Parameter]]:
 
     Those of the default policy come first.
     """
-    names = sorted(built_in_policies(), key=lambda name: name != DEFAULT_POLICY)
+    names = sorted(named_policies(), key=lambda name: name != DEFAULT_POLICY)
     owners = [policy_parameters(policy_class(name)) for name in names]
     owners += [kind.parameters for kind in QUEUES.values() if not kind.is_internal]
     found: dict[str, list[Parameter]] = {}
@@ -147,6 +147,7 @@ def _field(declared: list[Parameter]) -> Any:
         kind = Annotated[kind, BeforeValidator(partial(_as_word, words))]
     defaults = [parameter.default for parameter in declared]
     default = defaults[0] if all(other == defaults[0] for other in defaults) else None
+    default = None if default is MISSING else default  # its policy says that it must be given
     return kind, Field(default=default)
 
 
@@ -166,9 +167,9 @@ def _as_word(words: Iterable[str], value: object) -> object:
 
 
 def _built_in(policy: str) -> str:
-    if policy in built_in_policies():
+    if policy in named_policies():
         return policy
-    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, built_in_policies()))
+    raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, named_policies()))
 
 
 class _Closed(Engine):

@@ -51,6 +51,12 @@ class Measure(Strict):
 
         return warmup_cut(records) if self.warmup_s == "auto" else None
 
+    def cuts(self) -> dict[str, float]:
+        """The parts that are cut off whatever the run does. ValueError where the warm-up is found in each run."""
+        if self.warmup_s == "auto":
+            raise ValueError("the warm-up depends on the run")
+        return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
+
     def window(self, records: Records) -> dict[str, float]:
         """The parts that are cut off a run, as the metrics take them."""
         found = self.warmup(records)

@@ -83,12 +83,11 @@ class Replica:
         self.progress = Progress(state)
         self.completion = Completion(index, state, recorder, decisions, max_queued_requests, on_end)
         self.has_listener = on_end is not None
-        overlaps = state.traits.async_scheduling
+        self._overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults
-        self.late = results(state, self.completion) if overlaps else None
+        self.late = results(state, self.completion) if self._overlaps else None
         self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
-        self._overlaps = overlaps
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
@@ -126,6 +125,8 @@ class Replica:
         if self.completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if state.companion is not None:
+            state.companion.arrived(request, live)
         if self.changed is not None:
             self.changed(self.index)
         return True
@@ -187,8 +188,7 @@ class Replica:
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
-        swapped = 0, 0
-        changes = is_odd = False
+        swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
         if state.cache is not None:
             if state.tree is not None:

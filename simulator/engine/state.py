@@ -84,6 +84,7 @@ class ReplicaState:
         self.traits = members.traits
         self.refuses = members.refuses
         self.caps = members.caps
+        self.companion = members.companion
         self.max_num_batched_tokens = members.max_num_batched_tokens
         self.blocks = blocks
         self.swappable = blocks if isinstance(blocks, SwappableBlocks) else None

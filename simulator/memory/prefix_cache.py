@@ -54,7 +54,7 @@ class PrefixCache:
         found = unused = 0
         blocks, references = self._blocks, self.references
         last_unused = False
-        for place in range(self.keys.findable(num_tokens)):
+        for place in range((num_tokens - self.keys.behind) // self.block_size):
             same = blocks.get(keys[place])
             if same is None:
                 break

@@ -68,14 +68,7 @@ class PrefixLedger:
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses."""
-        most = self.keys.findable(num_tokens)
-        found, unused = self._find(request, most)
-        if found and self.keys.drops_hit_block:
-            return self._find(request, found - 1)
-        return found, unused
-
-    def _find(self, request: Request, most: int) -> tuple[int, int]:
-        """See `hits`: of `most` blocks."""
+        most = (num_tokens - self.keys.behind) // self.block_size
         known = self.keys.of(request).first(most)
         found = unused = 0
         while found < most:
@@ -86,6 +79,9 @@ class PrefixLedger:
             if not run.references:
                 unused += stop - found
             found = stop
+        if found and self.keys.drops_hit_block:
+            last = self._server(request.row, known, found - 1)
+            return found - 1, unused - (last is not None and not last.references)
         return found, unused
 
     def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:

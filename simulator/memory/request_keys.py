@@ -14,14 +14,16 @@ class RequestKeys:
     in time. What others decode is their own, and need have entered only when they leave.
 
     With speculative decoding a key may cover the `lookahead` tokens behind its block too, which the drafter has read;
-    or the last block of every hit is dropped (`drops_hit_block`).
+    or the last block of every hit is dropped (`drops_hit_block`). A block is found if `behind` tokens or more follow it
+    in the sequence: one is left to compute, and what its key covers is known.
     """
 
-    __slots__ = ("_chains", "_keys", "block_size", "drops_hit_block", "lookahead", "num_telling")
+    __slots__ = ("_chains", "_keys", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling")
 
     def __init__(self, block_size: int, lookahead: int = 0, *, drops_hit_block: bool = False) -> None:
         self.block_size = block_size
         self.lookahead = lookahead
+        self.behind = max(1, lookahead)
         self.drops_hit_block = drops_hit_block
         self.num_telling = 0
         self._keys: dict[int, BlockKeys] = {}
@@ -37,10 +39,6 @@ class RequestKeys:
             keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains, self.lookahead)
             self.num_telling += keys.tells_answer
         return keys
-
-    def findable(self, num_tokens: int) -> int:
-        """Leading blocks of a sequence that can be found: at least one token is left, and what their keys cover is."""
-        return max(0, num_tokens - max(1, self.lookahead)) // self.block_size
 
     def end(self, row: int) -> None:
         """Forget the keys of a request."""

@@ -27,12 +27,19 @@ DEFAULT_POLICY = "chunked_prefill"
 """The policy of a scenario that names none. Plans and remedies propose it."""
 PLAIN_POLICY = "continuous"
 """The policy that plans and remedies propose beside the default: prompts before the decodes, nothing to set."""
+REAL_POLICY = "real"
+"""The policy that asks a real scheduler. It has no rules of its own and runs only where that scheduler is."""
 COMPARED = ("static", PLAIN_POLICY, "preemptive", DEFAULT_POLICY)
 """The policies that are compared where a user names none: one of each kind."""
 
 
 def built_in_policies() -> tuple[str, ...]:
-    """Names of the policies that come with batchlab, sorted."""
+    """Names of the policies whose rules come with batchlab, sorted."""
+    return tuple(name for name in named_policies() if name != REAL_POLICY)
+
+
+def named_policies() -> tuple[str, ...]:
+    """Names of all policies that a scenario may name, sorted."""
     return names_in(__name__)
 
 

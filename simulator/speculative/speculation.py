@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from simulator.request import RequestView
 from simulator.speculative.acceptance import Acceptance
 from simulator.speculative.config import SpeculativeConfig
 
@@ -11,6 +12,14 @@ class Proposals(Protocol):
 
     def proposed(self, row: int, sampling_step: int) -> int:
         """Drafts found after the request's sampling step of this number, from 0; the engine caps it."""
+
+
+class DraftingView(RequestView, Protocol):
+    """A request whose drafts are verified, as a policy sees it: `num_tokens_to_compute` counts its drafts."""
+
+    @property
+    def num_output_placeholders(self) -> int:
+        """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
 
 
 class Drafting(NamedTuple):

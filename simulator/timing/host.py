@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.timing.cost import CostModel, StepCounts, StepShape, check_seconds
+from simulator.timing.floor import StepFloor, floors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +43,8 @@ class WithHost:
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         return self.cost.remarks(steps)
+
+    def floors(self, most_tokens: int) -> list[StepFloor]:
+        """Those of the cost model, with the host's time."""
+        host = StepFloor(self.host.step_s, row=self.host.per_seq_s)
+        return [floor.plus(host) for floor in floors_of(self.cost, most_tokens)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
+from simulator.timing.floor import StepFloor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,8 @@ class Linear:
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         return ()
+
+    def floors(self, most_tokens: int) -> list[StepFloor]:
+        """The model itself, which is linear."""
+        context = self.per_context_token_s
+        return [StepFloor(self.base_s, self.per_token_s, 0.0, context, context)]

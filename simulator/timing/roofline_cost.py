@@ -26,6 +26,7 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
+from simulator.timing.floor import TABULATED, StepFloor, lines_below
 
 Floats = NDArray[np.float64]
 ACTIVATION_BYTES = 2  # activations and what is reduced between GPUs are bf16 whatever the weights are
@@ -163,6 +164,31 @@ class Roofline:
         if precision == "bf16" or self.gpu.tflops(precision) != self.gpu.bf16_tflops:
             return ()
         return (f"{self.gpu.name} has no {precision} peak on record: matrices are multiplied at that of bf16",)
+
+    def floors(self, most_tokens: int) -> list[StepFloor]:
+        """Lines below all that depends on the tokens, each with attention that waits for compute, or for memory.
+
+        The maximum of two times is at least each of them. Beyond `TABULATED` tokens no expert is counted: what is left
+        grows by the same for each token, so the two ends stand for all between them.
+        """
+        tabulated = min(most_tokens, TABULATED)
+        tokens = np.arange(1.0, tabulated + 1.0)
+        dense = np.maximum(self._dense_flops * tokens, self._dense_bytes)
+        experts = np.maximum(self._expert_flops * tokens, self._expert_bytes * (1.0 - self._expert_miss**tokens))
+        seconds = self._constant + self._head_bytes + self._token * tokens + dense + experts
+        if most_tokens > tabulated:
+            ends = np.array([tabulated + 1.0, float(most_tokens)])
+            beyond = self._constant + self._head_bytes + (self._token + self._dense_flops) * ends
+            tokens, seconds = np.append(tokens, ends), np.append(seconds, beyond)
+        waits = (
+            StepFloor(0.0, row=self._row, decode_context=self._key, pair=self._pair),
+            StepFloor(0.0, self._kv, self._row, decode_context=self._kv, prefill_context=self._kv),
+        )
+        return [
+            StepFloor(at_once, token).plus(attention)
+            for at_once, token in lines_below(tokens, seconds)
+            for attention in waits
+        ]
 
     def by_resource_s(
         self, tokens: Floats, rows: Floats, decode_context: Floats, prefill_tokens: Floats, pairs: Floats

@@ -23,6 +23,8 @@ OTHER_NAMES = {
     "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
     "scenarios/cli/export.py": {"vllm"},
     "scenarios/plan/experiment_files.py": {"vllm"},
+    "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
+    "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
 

@@ -62,16 +62,16 @@ RULES = [
     ("spec_draft", CONFIG, "if self.parallel_drafting else 1", "if self.parallel_drafting else 0"),
     ("spec_draft", CONFIG, "self.num_speculative_tokens if self.parallel_drafting", "1 if self.parallel_drafting"),
     # D2: what a running request asks for
-    ("spec_ngram", PLAN, "if 0 < threshold < tokens:\n        tokens = threshold\n    tokens", "tokens"),
-    ("spec_eagle", PLAN, "drafting.max_model_len - computed - 1", "drafting.max_model_len - computed"),
+    ("spec_ngram", PLAN, "tokens = threshold\n        if tokens > tokens_", "pass\n        if tokens > tokens_"),
+    ("spec_eagle", PLAN, "tokens = longest - computed - 1", "tokens = longest - computed"),
     ("spec_ngram", REQUEST, "+ self.num_drafts - self", "- self"),
     ("spec_ngram_async", REQUEST, "known + self.num_output_placeholders", "known"),
     # D3: blocks beyond the step
-    ("spec_eagle", PLAN, "request.num_computed_tokens + tokens + lookahead", "request.num_computed_tokens + tokens"),
+    ("spec_eagle", PLAN, "reach = computed + tokens + lookahead", "reach = computed + tokens"),
     ("spec_eagle", PLAN, "computed + tokens + config.num_lookahead_tokens", "computed + tokens"),
     ("spec_eagle", PLAN, "cdiv(min(known, longest), size)", "cdiv(min(known + drafts, longest), size)"),
-    ("spec_eagle", APPLY, "tokens + self._config.num_lookahead_tokens, longest", "tokens, longest"),
-    ("spec_eagle", APPLY, "max(live.reserved_tokens, room)", "room"),
+    ("spec_eagle", APPLY, "tokens + self._lookahead, longest", "tokens, longest"),
+    ("spec_eagle", APPLY, "if room > live.reserved_tokens:", "if True:"),
     ("spec_draft", CONFIG, '0 if self.method == "ngram" else', "0 if not self.drafts_from_hidden else"),
     # D4: rejected tokens
     ("spec_ngram", RESULTS, "-= rejected + returned - tokens", "-= returned - tokens"),
@@ -79,7 +79,7 @@ RULES = [
     ("spec_ngram_async", RESULTS, "live.base_computed - live.in_flight_tokens", "live.base_computed"),
     ("spec_mtp", APPLY, "min(computed + tokens, known)", "computed + tokens"),
     # D5: new drafts
-    ("spec_ngram", REPLICA, "if not part.samples:\n                    part", "if False:\n                    part"),
+    ("spec_ngram", REPLICA, "if not part.samples:\n                part", "if False:\n                part"),
     # D6: padded admissions
     ("spec_ngram", PLAN, "whole == 1 and left.pads and", "whole == 1 and"),
     ("spec_ngram", PLAN, "(left.runs or computed > 0)", "left.runs"),
@@ -93,11 +93,11 @@ RULES = [
     # D8: hashes
     ("spec_eagle", CONFIG, "return self.num_prefill_lookahead_tokens\n", "return 0\n"),
     ("spec_eagle", BLOCKS, "covered = size + self._lookahead", "covered = size"),
-    ("spec_eagle", APPLY, "live.num_tokens - config.num_hash_lookahead_tokens", "live.num_tokens"),
-    ("spec_mtp", APPLY, "tokens - max(0, config.num_prefill_lookahead_tokens - 1)", "tokens"),
+    ("spec_eagle", APPLY, "live.num_tokens - self._ahead", "live.num_tokens"),
+    ("spec_mtp", APPLY, "tokens - self._kept_out", "tokens"),
     ("spec_eagle", REPLICA, "drops_hit_block=config.drops_hit_block", "drops_hit_block=False"),
     ("spec_eagle", CONFIG, "hashes or self.disable_eagle_block_drop", "hashes"),
-    ("spec_mtp", KEYS, "max(1, self.lookahead)", "1"),
+    ("spec_mtp_async", KEYS, "max(1, lookahead)", "1"),
     # D9, D10: how many drafts
     ("spec_dynamic", CONFIG, "min(ranges[place - 1][2], self.num_speculative_tokens)", "self.num_speculative_tokens"),
     ("spec_dynamic_async", REPLICA, "drafts_of(len(scheduled))", "drafts_of(len(state.running))"),

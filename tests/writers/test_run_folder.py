@@ -27,7 +27,7 @@ from tests.command import SMALL, batchlab, small
 from tests.records_maker import tell
 
 ROOT = Path(__file__).parents[2]
-RARE = {"preempted_before", "aborted"}
+RARE = {"preempted_before", "aborted", "held", "dummy"}
 """Keys of a decision that an ordinary run has none of."""
 
 

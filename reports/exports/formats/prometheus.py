@@ -92,6 +92,7 @@ def _counters(run: Exported) -> Iterator[Any]:
         for replica, value in enumerate(sums.tolist()):
             family.add_metric([run.model, str(replica)], value)
         yield family
+    yield from _drafts(run)
     name, told = names.SUCCESS
     family = CounterMetricFamily(names.PREFIX + name, told, labels=(*names.LABELS, "finished_reason"))
     capped = requests.output_tokens >= requests.max_tokens
@@ -106,6 +107,29 @@ def _counters(run: Exported) -> Iterator[Any]:
         full = sum(reason.startswith(f"{cause.value}:") for reason in records.reject_reasons.values())
         if full or cause is Cause.QUEUE_FULL:
             family.add_metric([run.model, label], float(full))
+    yield family
+
+
+def _drafts(run: Exported) -> Iterator[Any]:
+    """Counters of verified and accepted drafts; none where nothing was drafted."""
+    from prometheus_client.core import CounterMetricFamily
+
+    records, drafts = run.records, run.records.drafts
+    if drafts is None:
+        return
+    of = records.requests.replica[drafts.row]
+    counted = (drafts.steps, drafts.steps * drafts.drafts, drafts.steps * drafts.accepted)
+    for (name, told), counts in zip(names.DRAFT_COUNTERS.items(), counted, strict=True):
+        family = CounterMetricFamily(names.PREFIX + name, told, labels=names.LABELS)
+        for replica, value in enumerate(np.bincount(of, counts, records.replicas).tolist()):
+            family.add_metric([run.model, str(replica)], value)
+        yield family
+    name, told = names.DRAFTS_BY_POSITION
+    family = CounterMetricFamily(names.PREFIX + name, told, labels=(*names.LABELS, "position"))
+    for position in range(int(drafts.drafts.max())):
+        kept = np.bincount(of, drafts.steps * (drafts.accepted > position), records.replicas)
+        for replica, value in enumerate(kept.tolist()):
+            family.add_metric([run.model, str(replica), str(position)], value)
     yield family
 
 

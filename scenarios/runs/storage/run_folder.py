@@ -71,6 +71,8 @@ DECISION_KEYS: Columns = {
     "swapped_out": ("[ids]", "of these, whose KV moved to the host"),
     "swapped_in": ("[ids]", "whose KV came back"),
     "running": ("[ids]", "that hold a slot"),
+    "held": ("", "whether prompts were held back; with `prefill_schedule_interval`"),
+    "dummy": ("", "whether the rank computed a dummy batch; of replicas that step in waves"),
     "preempted_before": ("[ids]", "victims of plans that computed nothing and so were no step; where there are any"),
     "finished": ("[ids]", "that have all their tokens after it"),
     "waiting": ("[ids]", "in the queue, in order"),

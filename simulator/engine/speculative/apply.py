@@ -20,13 +20,30 @@ from simulator.speculative.config import SpeculativeConfig
 class DraftedPlans:
     """Applies the plans of one replica. Of the last: `holds` of its last part, and whether its step `needs_drafts`."""
 
-    __slots__ = ("_config", "_longest", "_state", "_victims", "_viewer", "holds", "needs_drafts", "scheduled")
+    __slots__ = (
+        "_ahead",
+        "_cache",
+        "_config",
+        "_kept_out",
+        "_longest",
+        "_lookahead",
+        "_state",
+        "_victims",
+        "_viewer",
+        "holds",
+        "needs_drafts",
+        "scheduled",
+    )
 
     def __init__(self, state: ReplicaState, viewer: Viewer, config: SpeculativeConfig, max_model_len: int) -> None:
         self._state = state
         self._viewer = viewer
         self._config = config
         self._longest = max_model_len
+        self._cache = state.cache
+        self._lookahead = config.num_lookahead_tokens
+        self._ahead = config.num_hash_lookahead_tokens  # known tokens that a key covers beyond its block
+        self._kept_out = max(0, config.num_prefill_lookahead_tokens - 1)
         self._victims: list[Preemption] = []
         self.scheduled: list[Scheduled] = []
         self.needs_drafts = False
@@ -110,23 +127,18 @@ class DraftedPlans:
         """Take the blocks of a request's next tokens and of the drafter's behind them."""
         state, longest = self._state, self._longest
         live = cast(DraftingRequest, view)
-        computed, known = live.base_computed, live.num_tokens
+        computed, known = live.base_computed, live.input_tokens + live.base_outputs
         left = live.num_tokens_to_compute
         padded = tokens > left == 1 and live.status is PREFILLING
         if not 0 < tokens <= (1 + self._config.num_speculative_tokens if padded else left):
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
-        room = min(computed + tokens + self._config.num_lookahead_tokens, longest)
+        room = min(computed + tokens + self._lookahead, longest)
         if computed + tokens >= longest and live.status is DECODING:
             raise state.broken(f"computes request {live.request_id} beyond max_model_len = {longest:,}")
-        needed = cdiv(room, state.batch.block_size) - live.num_blocks
-        while needed > state.blocks.num_free:
-            self._preempt(now_s)
-            if live not in state.running:
-                raise state.broken(f"preempts request {live.request_id}, which it computes")
-        if needed > 0:
-            state.blocks.allocate(live.row, needed)
-        live.reserved_tokens = max(live.reserved_tokens, room)
-        self.enter(live, min(computed + tokens, known))
+        if room > live.reserved_tokens:
+            self._take_blocks(live, room, now_s)
+        if self._cache is not None:
+            self.enter(live, min(computed + tokens, known))
         drafts = max(0, tokens + computed - known - live.num_output_placeholders)
         live.num_drafts = 0
         if computed + tokens >= known:
@@ -134,17 +146,28 @@ class DraftedPlans:
             self.needs_drafts = self.needs_drafts or least < live.max_tokens
         return Scheduled(live, tokens, drafts, padded=padded)
 
+    def _take_blocks(self, live: DraftingRequest, room: int, now_s: float) -> None:
+        """Take the blocks that a request lacks for so many tokens; the next victims leave until they are free."""
+        state = self._state
+        needed = cdiv(room, state.batch.block_size) - live.num_blocks
+        while needed > state.blocks.num_free:
+            self._preempt(now_s)
+            if live not in state.running:
+                raise state.broken(f"preempts request {live.request_id}, which it computes")
+        if needed > 0:
+            state.blocks.allocate(live.row, needed)
+        live.reserved_tokens = room
+
     def enter(self, live: DraftingRequest, tokens: int) -> None:
         """Enter the full blocks of a request's first `tokens` tokens into the prefix cache, as far as it keeps them.
 
         A key that looks ahead needs the tokens behind its block. What several MTP modules may compute again stays out.
         """
-        state, config = self._state, self._config
-        if state.cache is not None:
-            kept = tokens - max(0, config.num_prefill_lookahead_tokens - 1)
-            kept = min(kept, live.num_tokens - config.num_hash_lookahead_tokens)
+        if self._cache is not None:
+            kept = min(tokens - self._kept_out, live.num_tokens - self._ahead)
             if kept > 0:
-                state.cache.enter(state.requests[live.row], kept // state.batch.block_size)
+                state = self._state
+                self._cache.enter(state.requests[live.row], kept // state.batch.block_size)
 
     def check_budget(self, budget: float) -> None:
         """Raise PolicyError for a step beyond the budget, which counts the slots of drafts too."""

@@ -160,20 +160,20 @@ class SpeculativeReplica(Replica):
 
     def _propose(self, scheduled: list[Scheduled], drafted: int) -> int:
         """Set the drafts that each request is given at the end of the step; returns the tokens drafted for all."""
-        proposals = self._speculation.proposals if self._config.has_varying_drafts else None
-        total = 0
         for part in scheduled:
             live = part.live
-            known = live.num_tokens + live.num_output_placeholders
+            known = live.input_tokens + live.base_outputs + live.num_output_placeholders
             part.samples = part.computed + part.tokens >= known
             part.proposed = drafted
-            if self._config.has_varying_drafts:
-                if not part.samples:
-                    part.proposed = 0
-                elif proposals is not None:
-                    part.proposed = min(drafted, proposals.proposed(live.row, live.sampling_steps))
-            total += part.proposed
-        return total
+        if not self._config.has_varying_drafts:
+            return drafted * len(scheduled)
+        proposals = self._speculation.proposals
+        for part in scheduled:
+            if not part.samples:
+                part.proposed = 0
+            elif proposals is not None:
+                part.proposed = min(drafted, proposals.proposed(part.live.row, part.live.sampling_steps))
+        return sum([part.proposed for part in scheduled])
 
     def _launch(self, part: Scheduled, next_drafts: int) -> None:
         """Count the tokens of a request's step as computed, and see how many of its drafts are accepted."""

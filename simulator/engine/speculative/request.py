@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from simulator.request import Request
-from simulator.request_state import DecodeClock, RequestState
+from simulator.request_state import WAITING, DecodeClock, RequestState
 
 
 class DraftingRequest(RequestState):
@@ -27,6 +27,27 @@ class DraftingRequest(RequestState):
         self.sampling_steps = 0
         self.verify_steps = 0
         self._draft_counts: dict[tuple[int, int], int] = {}
+
+    # No decode step is counted by the clock, so that counts are simpler than those of a plain request.
+
+    @property
+    def output_tokens_so_far(self) -> int:
+        return self.base_outputs
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_tokens + self.base_outputs
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return self.base_computed
+
+    @property
+    def num_blocks(self) -> int:
+        if self.status is WAITING:
+            return 0
+        tokens = self.reserved_tokens if self.reserved_tokens > self.base_computed else self.base_computed
+        return -(-tokens // self.clock.block_size)
 
     @property
     def num_tokens_to_compute(self) -> int:

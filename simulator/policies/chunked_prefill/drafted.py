@@ -6,24 +6,16 @@ Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0
 what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
 """
 
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
-from simulator.policies.parts.plans import decodes_on
+from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-from simulator.speculative.speculation import Drafting
-
-
-class DraftingView(RequestView, Protocol):
-    """A request whose drafts are verified, as a policy sees it: `num_tokens_to_compute` counts its drafts."""
-
-    @property
-    def num_output_placeholders(self) -> int:
-        """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
+from simulator.speculative.speculation import Drafting, DraftingView
 
 
 class Left(NamedTuple):
@@ -58,11 +50,12 @@ def _schedule_running(
     """Tokens and blocks for the running requests in order of admission; victims are those of `step`."""
     config, longest = drafting
     size, slots, lookahead = view.block_size, config.draft_slots, config.num_lookahead_tokens
+    tail = config.num_prefill_lookahead_tokens
     tokens_left = inputs_left = limits.max_num_batched_tokens
     free = view.num_free_blocks
     threshold = longest_chunk(view, limits)
     by_priority = limits.order == "priority"
-    running = list(view.running)
+    running = cast("list[DraftingView]", list(view.running))
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
     preempted: list[Preemption] = []
     victims: list[RequestView] = []
@@ -71,13 +64,29 @@ def _schedule_running(
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
-        tokens = _tokens_of(cast("DraftingView", request), threshold, min(tokens_left, inputs_left - slots), drafting)
-        settled = settled and tokens == request.num_tokens_to_compute and request.is_decoding
+        computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
+        whole = tokens = request.num_tokens_to_compute
+        if 0 < threshold < tokens:
+            tokens = threshold
+        if tokens > tokens_left:
+            tokens = tokens_left
+        if tokens > inputs_left - slots:
+            tokens = inputs_left - slots
+        if tokens > longest - computed - 1:
+            tokens = longest - computed - 1
+        if tail:
+            tokens = _without_tail(request.num_tokens - computed, tokens, tail)
+        if in_flight and computed + 2 - in_flight >= request.input_tokens + request.max_tokens:
+            tokens = 0  # its last token is sure to be in flight
+        decodes = request.is_decoding
+        settled = settled and tokens == whole and decodes
         if tokens <= 0:
             index += 1
             continue
-        reach = min(request.num_computed_tokens + tokens + lookahead, longest)
-        needed = max(0, cdiv(reach, size) - request.num_blocks)
+        reach = computed + tokens + lookahead
+        needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
+        if needed < 0:
+            needed = 0
         victim = None
         while needed > free and victim is not request:
             victim = max(running, key=rank) if by_priority else running[-1]
@@ -100,12 +109,12 @@ def _schedule_running(
                 continue
             break
         scheduled[request] = (tokens, needed)
-        pads = pads and request.is_decoding
+        pads = pads and decodes
         tokens_left -= tokens
         inputs_left -= tokens + slots
         free -= needed
         index += 1
-    chunks = [Chunk(request, tokens) for request, (tokens, _) in scheduled.items()]
+    chunks = [chunk_of(request, tokens) for request, (tokens, _) in scheduled.items()]
     settled = settled and not preempted and len(chunks) == len(running)
     return chunks, tuple(preempted), Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
 
@@ -115,21 +124,9 @@ def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
     return decodes_on(view, limits.slots, limits.order).holds if left.settled else Holds.STEP
 
 
-def _tokens_of(request: DraftingView, threshold: int, budget: int, drafting: Drafting) -> int:
-    """Tokens of a running request in a step with this budget; none if its last is sure to be in flight."""
-    computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
-    if in_flight and computed + 2 - in_flight >= request.input_tokens + request.max_tokens:
-        return 0
-    tokens = request.num_tokens_to_compute
-    if 0 < threshold < tokens:
-        tokens = threshold
-    tokens = min(tokens, budget, drafting.max_model_len - computed - 1)
-    return _without_tail(request.num_tokens - computed, tokens, drafting)
-
-
-def _without_tail(whole: int, tokens: int, drafting: Drafting) -> int:
+def _without_tail(whole: int, tokens: int, tail: int) -> int:
     """Fewer `tokens` of the `whole` where the rest would be shorter than what the drafter reads ahead."""
-    tail, rest = drafting.config.num_prefill_lookahead_tokens, whole - tokens
+    rest = whole - tokens
     return max(0, tokens - (tail - rest)) if 0 < rest < tail else tokens
 
 
@@ -161,7 +158,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
             if not limits.in_chunks:
                 break
             tokens = budget
-        tokens = _without_tail(whole, tokens, drafting)
+        tokens = _without_tail(whole, tokens, config.num_prefill_lookahead_tokens)
         if not tokens:
             passed.append(request)
             continue

@@ -30,7 +30,7 @@ class StepPrices:
     ) -> None:
         self._sizes = sizes
         self._host_s = host_s
-        self._host_per_seq_s = host_per_seq_s
+        self.host_per_seq_s = host_per_seq_s
         self._layers = profile.layers
         self._attention = profile.attention
         self._group = rows_of_group(profile)
@@ -56,18 +56,18 @@ class StepPrices:
             attention_us = joint_us(self._attention, shape)
         if self._skew is not None:
             attention_us += self._skew.us(seqs, context, longest, squares, False)
-        fixed_s = self._of_tokens_s(seqs + prefill_tokens + drafts)
+        fixed_s = self.of_tokens_s(seqs + prefill_tokens + drafts)
         if drafts and self._samples_drafts:  # each draft has a row of logits, and the host has work for each request
-            fixed_s += self._of_sampled_s(seqs + prefill_seqs + drafts) - self._host_per_seq_s * drafts
+            fixed_s += self.of_sampled_s(seqs + prefill_seqs + drafts) - self.host_per_seq_s * drafts
         else:
-            fixed_s += self._of_sampled_s(seqs + prefill_seqs)
+            fixed_s += self.of_sampled_s(seqs + prefill_seqs)
         return fixed_s + self._layers * attention_us * 1e-6
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         seqs, context, _, _, _, _, longest, squares, _, _, _, _ = shape
         row = self._rows.get(seqs)
         if row is None:
-            row = self._rows[seqs] = (self._of_tokens_s(seqs) + self._of_sampled_s(seqs), self._decodes.lines(seqs))
+            row = self._rows[seqs] = (self.of_tokens_s(seqs) + self.of_sampled_s(seqs), self._decodes.lines(seqs))
         fixed_s, lines = row
         if self._skew is not None:  # the same in every step of the run
             fixed_s += self._layers * self._skew.us(seqs, context, longest, squares, True) * 1e-6
@@ -78,12 +78,12 @@ class StepPrices:
         sizes = self._sizes
         return sizes[bisect_right(sizes, tokens - 1)] if sizes and tokens <= sizes[-1] else tokens
 
-    def _of_tokens_s(self, tokens: int) -> float:
-        """Seconds of all that depends on the number of tokens alone."""
+    def of_tokens_s(self, tokens: int) -> float:
+        """Seconds of all that depends on the number of tokens alone, the host's for a step among them."""
         seconds = self._tokens_s.get(tokens)
         if seconds is None:
             padded = self.padded(tokens)
-            seconds = self._work_out(tokens) if padded == tokens else self._of_tokens_s(padded)
+            seconds = self._work_out(tokens) if padded == tokens else self.of_tokens_s(padded)
             self._tokens_s[tokens] = seconds
         return seconds
 
@@ -96,11 +96,11 @@ class StepPrices:
             us += self._all_reduce.at(tokens)
         return us * 1e-6 + self._host_s
 
-    def _of_sampled_s(self, rows: int) -> float:
+    def of_sampled_s(self, rows: int) -> float:
         """Seconds of head and sampler for so many rows, and what the host does for each."""
         seconds = self._sampled_s.get(rows)
         if seconds is None:
-            seconds = curves_us(self._row_curves, 1.0, rows) * 1e-6 + self._host_per_seq_s * rows
+            seconds = curves_us(self._row_curves, 1.0, rows) * 1e-6 + self.host_per_seq_s * rows
             self._sampled_s[rows] = seconds
         return seconds
 

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
+from simulator.timing.floor import StepFloor
 from simulator.timing.profile.prices import StepPrices
+from simulator.timing.profile.profile_floors import profile_floors
 from simulator.timing.profile.profile_schema import Profile
 
 
@@ -75,6 +77,10 @@ class ProfileCost:
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         return _remarks(self.profile, steps)
+
+    def floors(self, most_tokens: int) -> list[StepFloor]:
+        """Lines below the prices: see `simulator.timing.profile.profile_floors`."""
+        return profile_floors(self.profile, self._prices, most_tokens)
 
     def padded(self, tokens: int) -> int:
         return self._prices.padded(tokens)

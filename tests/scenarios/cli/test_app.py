@@ -14,7 +14,7 @@ from scenarios.schema.loader import load, shipped
 from scenarios.schema.presets import PRESETS
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
-from simulator.policies import built_in_policies
+from simulator.policies import named_policies
 from tests.command import ROOT, SMALL, batchlab, small, start, tree
 from tests.shared_data import shared_for
 
@@ -30,6 +30,7 @@ VERBS = [
     "serve",
     "validate",
     "lockstep",
+    "parity",
     "report",
     "export",
     "list",
@@ -172,7 +173,7 @@ def test_shipped_scenarios_run(tmp_path: Path, name: str, whole: bool) -> None:
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("policies", built_in_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS)),
+        ("policies", named_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS)),
         ("profiles", tuple(shipped_profiles())), ("presets", tuple(PRESETS)),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.metrics.slo import Slo
-from simulator.policies import built_in_policies
+from simulator.policies import named_policies
 
 CLASS = {
     "name": "chat",
@@ -228,7 +228,7 @@ def test_swap_needs_host_memory() -> None:
 
 
 def test_an_unknown_policy_is_told_those_there_are() -> None:
-    with pytest.raises(InputError, match=f"allowed: {', '.join(built_in_policies())}$"):
+    with pytest.raises(InputError, match=f"allowed: {', '.join(named_policies())}$"):
         scenario(engine={"policy": "no_such_policy"})
 
 

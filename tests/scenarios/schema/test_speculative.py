@@ -8,6 +8,7 @@ import pytest
 import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml, with_policy
 from scenarios.assembly.replica_parts import build
+from scenarios.plan.candidate import make_candidate
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.saved_run import read_run
 from simulator.errors import InputError
@@ -155,3 +156,15 @@ def test_a_run_folder_keeps_the_counts_of_drafts(tmp_path: Path) -> None:
 def test_steps_that_are_jumped_over_count_their_drafts() -> None:
     quick, stepwise = (scenarios.run(scenario(), fast_forward=fast) for fast in (True, False))
     assert quick.summary == stepwise.summary
+
+
+def test_a_plan_may_vary_the_number_of_drafts() -> None:
+    keys = {"engine.speculative_config.num_speculative_tokens": 2, "engine.max_num_seqs": 9}
+    found = make_candidate(scenario(), keys)
+    drafting = found.scenario.engine.speculative_config
+    assert drafting is not None
+    assert (drafting.num_speculative_tokens, drafting.method) == (2, "eagle3")
+    assert found.scenario.engine.parameter("max_num_seqs") == 9
+    assert found.settings == keys
+    other = make_candidate(scenario(), {**keys, "engine.policy": "sglang"})
+    assert set(other.settings) == {"engine.policy", "engine.max_num_seqs"}

@@ -42,6 +42,30 @@ async def talk(client: Client) -> tuple[Samples, Samples]:
     return during, read((await client.call("/metrics")).body.decode())
 
 
+def test_drafts_are_counted_as_vllm_counts_them(tmp_path: Path) -> None:
+    config = "engine.speculative_config={method: ngram, num_speculative_tokens: 2, acceptance: {rates: [1, 0.5]}}"
+    (_, after), _, result = served(tmp_path / "run", talk, "engine.policy=vllm", config)
+    assert result is not None
+    drafts = result.records.drafts
+    assert drafts is not None
+    steps, accepted = int(drafts.steps.sum()), int(drafts.steps @ drafts.accepted)
+    assert total(after, "vllm:spec_decode_num_drafts_total") == steps > 0
+    assert total(after, "vllm:spec_decode_num_draft_tokens_total") == int(drafts.steps @ drafts.drafts)
+    assert total(after, "vllm:spec_decode_num_accepted_tokens_total") == accepted
+    by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    assert total(after, by_position) == accepted
+    assert (
+        after[by_position, (("engine", "0"), ("position", "0"))]
+        > after[by_position, (("engine", "0"), ("position", "1"))]
+    )
+    exported = batchlab("export", "run", "--format", "prometheus", cwd=tmp_path)
+    assert exported.code == 0, exported.err
+    saved = read((tmp_path / "run" / "metrics.prom").read_text())
+    assert {key: value for key, value in saved.items() if "spec_decode" in key[0] and "created" not in key[0]} == {
+        key: value for key, value in after.items() if "spec_decode" in key[0] and "created" not in key[0]
+    }
+
+
 def test_metrics_agree_with_the_run(tmp_path: Path) -> None:
     (during, after), _, result = served(tmp_path / "run", talk, "replicas=2")
     assert result is not None

@@ -1,0 +1,186 @@
+"""A scenario's decisions beside those of a real scheduler, which is told the same requests, results and aborts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.unused_keys import drafts
+from scenarios.assembly.workloads import build_workload, check_content
+from scenarios.parity.difference import Difference, after_plan, after_results
+from scenarios.schema.scenario import Scenario
+from simulator.fleet.group import ReplicaGroup
+from simulator.plan import Policy, StepPlan, View
+from simulator.policies import REAL_POLICY
+from simulator.policies.real.asked import told_request
+from simulator.policies.real.process import EngineProcess, SchedulerError
+from simulator.policies.real.settings import Memory, engine_settings, scenario_key
+from simulator.policies.real.tokens import TokenBlocks
+from simulator.request import Request, RequestView
+from simulator.simulate import simulate_fleet
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The outcome: `steps` compared, and where the two first differ, if they do."""
+
+    engine: str
+    version: str
+    steps: int
+    difference: Difference | None
+
+    def entry(self) -> dict[str, object]:
+        """The outcome as `--json` prints it."""
+        return {
+            "engine": self.engine,
+            "version": self.version,
+            "steps": self.steps,
+            "equal": self.difference is None,
+            "first_difference": None if self.difference is None else self.difference.entry(),
+        }
+
+
+class Noted:
+    """A policy that decides as the one it is made of; the requests of its replica are noted in `requests`, by id."""
+
+    def __init__(self, policy: Policy, requests: dict[str, Request]) -> None:
+        self._policy = policy
+        self._requests = requests
+        self.max_num_seqs = policy.max_num_seqs
+        self.companion = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def plan(self, view: View) -> StepPlan:
+        return self._policy.plan(view)
+
+    def arrived(self, request: Request, view: RequestView) -> None:
+        """See `simulator.plan.Companion`."""
+        self._requests[request.request_id] = request
+
+    def ended(self, row: int, *, aborted: bool) -> None:
+        """See `simulator.plan.Companion`."""
+
+
+def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = None) -> Parity:
+    """Run the scenario and hold every step of each replica, the first `steps` at most, against the real scheduler.
+
+    Raises InputError for a scenario that no single scheduler serves, and for a setting that the engine does not have.
+    """
+    if scenario.fleet is not None:
+        raise scenario.error("fleet", "groups of several kinds are not one engine", "give each group as a scenario")
+    if scenario.engine.policy == REAL_POLICY:
+        what = "a real scheduler would be compared with itself"
+        raise scenario.error("engine.policy", what, "give the policy that stands for it, such as vllm")
+    if drafts(scenario.engine.speculative_config):
+        what = "drafts are not handed to a real scheduler yet"
+        raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
+    (built,) = build_fleet(scenario)
+    requests, decisions = _decided(scenario, built)
+    policy, engine_keys = built.parts.make_policy(), scenario.engine
+    memory = Memory(built.replicas.usable_blocks, engine_keys.block_size, engine_keys.enable_prefix_caching)
+    settings = engine_settings(policy, memory)
+    depth = 2 if settings["async_scheduling"] else 1
+    done = 0
+    for replica, records in groupby(decisions, key=lambda record: int(record["replica"])):
+        try:
+            process.start(settings)
+        except SchedulerError as error:
+            key = scenario_key(error.key or "policy")
+            raise scenario.error(f"engine.{key}", error.message, None) from None
+        beside = _Beside(process, requests, memory, depth)
+        for record in records:
+            if steps is not None and record["step"] >= steps:
+                break
+            difference = beside.step(record)
+            if difference is not None:
+                return Parity(process.engine, process.version, done, replace(difference, replica=replica))
+            done += 1
+        else:  # to the end: after a cut the next plan, which comes before the last results, is not known
+            difference = beside.end()
+            if difference is not None:
+                return Parity(process.engine, process.version, done, replace(difference, replica=replica))
+    return Parity(process.engine, process.version, done, None)
+
+
+def _decided(scenario: Scenario, built: BuiltGroup) -> tuple[dict[str, Request], Sequence[Record]]:
+    """The requests that entered a queue, by id, and every step that was decided, replica by replica."""
+    workload = build_workload(scenario)
+    check_content(scenario, workload)
+    requests: dict[str, Request] = {}
+    group: ReplicaGroup = built.replicas
+    run = simulate_fleet(
+        workload,
+        [replace(group, make_policy=lambda: Noted(built.parts.make_policy(), requests))],
+        router=build_router(scenario),
+        signal_interval_s=scenario.routing.interval_s,
+        slo=scenario.resolve_slo(),
+        link=build_link(scenario),
+        log_decisions=True,
+        front_end=scenario.resolve_front_end(),
+    )
+    assert run.decisions is not None
+    return requests, sorted(run.decisions, key=lambda record: int(record["replica"]))
+
+
+class _Beside:
+    """One replica's records, told to the real scheduler step by step."""
+
+    def __init__(self, process: EngineProcess, requests: Mapping[str, Request], memory: Memory, depth: int) -> None:
+        self._process = process
+        self._requests = requests
+        self._tokens = TokenBlocks(memory.block_size) if memory.caches_prefixes else None
+        self._depth = depth
+        self._seen: set[str] = set()
+        self._there: set[str] = set()  # unfinished, as far as the scheduler has been told
+        self._in_flight: list[Record] = []
+        self._aborted: list[str] = []  # since the last plan
+
+    def step(self, record: Record) -> Difference | None:
+        """Tell what came before this step, ask for its plan, and compare it."""
+        settled = self._settled(record)
+        new = [request for request in self._new(record) if request.request_id not in self._seen]
+        arrived = [told_request(request, self._tokens) for request in new]
+        names = [request.request_id for request in new]
+        self._seen.update(names)
+        self._there.update(names)
+        results = [each["finished"] for each in settled]
+        found = self._process.step(aborted=self._taken(), results=results, arrived=arrived)
+        difference = after_results(settled, found) or after_plan(record, found)
+        self._in_flight.append(record)
+        self._aborted = [request_id for request_id in record.get("aborted", ()) if request_id in self._there]
+        self._there.difference_update(self._aborted)
+        return difference
+
+    def end(self) -> Difference | None:
+        """Tell the last results, and compare who finishes with them."""
+        settled, self._in_flight = self._in_flight, []
+        results = [each["finished"] for each in settled]
+        found = self._process.step(aborted=self._taken(), results=results, plan=False)
+        return after_results(settled, found)
+
+    def _new(self, record: Record) -> Iterator[Request]:
+        """The requests of the record in order of arrival."""
+        names = {*record["waiting"], *record["running"]} - self._seen
+        return iter(sorted([self._requests[name] for name in names], key=lambda each: (each.arrival_s, each.row)))
+
+    def _settled(self, record: Record) -> list[Record]:
+        """The steps whose results are there before this one is planned: all of them in a server at rest."""
+        count = max(0, len(self._in_flight) - self._depth + 1)
+        if self._in_flight and _planned_s(record) >= self._in_flight[-1]["t_end_s"]:
+            count = len(self._in_flight)
+        settled, self._in_flight = self._in_flight[:count], self._in_flight[count:]
+        self._there.difference_update(*[each["finished"] for each in settled])
+        return settled
+
+    def _taken(self) -> list[str]:
+        aborted, self._aborted = self._aborted, []
+        return aborted
+
+
+def _planned_s(record: Record) -> float:
+    return float(record.get("t_schedule_s", record["t_start_s"]))
