@@ -30,7 +30,7 @@ def parity(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Hold decisions against those of your own vLLM or SGLang.
+    """Hold decisions against those of your own vLLM.
 
     The real scheduler decides on the same requests, step by step, in a process of its own. It needs no GPU and no
     model. The forward pass and the clock are batchlab's. Which requests compute how many tokens, who is admitted with
@@ -38,26 +38,26 @@ def parity(
 
     Exit code 3: the two differ. The first difference is printed.
     """
-    from typing import cast
-
     from scenarios.cli.flags import Console, overrides
     from scenarios.parity.beside import compare
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
+    from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
     from simulator.plan import PolicyFeatures
     from simulator.policies import policy_class
-    from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineName, EngineProcess
+    from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineProcess
 
     console = Console(quiet=quiet)
     chosen = load(scenario, overrides(set_, seed))
     if engine is None:
         engine = SGLANG if PolicyFeatures.of(policy_class(chosen.engine.policy)).has_radix_tree else VLLM
     check_choice(engine, tuple(TITLES), "engine")
-    name = cast("EngineName", engine)
-    process = EngineProcess(engine_python, name)
+    if engine != VLLM:
+        raise InputError(f"{TITLES[engine]}'s scheduler cannot be asked yet", file="--engine", hint="--engine vllm")
+    process = EngineProcess(engine_python, VLLM)
     console.note(f"{process.title} decides beside {chosen.engine.policy}")
-    found = compare(chosen, process, engine=name, steps=steps)
+    found = compare(chosen, process, steps=steps)
     if json:
         console.out(to_json(found.entry()))
     elif found.difference is None:

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.unused_keys import drafts
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.parity.difference import Difference, after_plan, after_results
 from scenarios.schema.scenario import Scenario
@@ -13,7 +14,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.plan import Policy, StepPlan, View
 from simulator.policies import REAL_POLICY
 from simulator.policies.real.asked import told_request
-from simulator.policies.real.process import EngineName, EngineProcess, SchedulerError
+from simulator.policies.real.process import EngineProcess, SchedulerError
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
 from simulator.request import Request, RequestView
@@ -65,7 +66,7 @@ class Noted:
         """See `simulator.plan.Companion`."""
 
 
-def compare(scenario: Scenario, process: EngineProcess, *, engine: EngineName, steps: int | None = None) -> Parity:
+def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = None) -> Parity:
     """Run the scenario and hold every step of each replica, the first `steps` at most, against the real scheduler.
 
     Raises InputError for a scenario that no single scheduler serves, and for a setting that the engine does not have.
@@ -75,30 +76,34 @@ def compare(scenario: Scenario, process: EngineProcess, *, engine: EngineName, s
     if scenario.engine.policy == REAL_POLICY:
         what = "a real scheduler would be compared with itself"
         raise scenario.error("engine.policy", what, "give the policy that stands for it, such as vllm")
+    if drafts(scenario.engine.speculative_config):
+        what = "drafts are not handed to a real scheduler yet"
+        raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
     (built,) = build_fleet(scenario)
     requests, decisions = _decided(scenario, built)
     policy, engine_keys = built.parts.make_policy(), scenario.engine
     memory = Memory(built.replicas.usable_blocks, engine_keys.block_size, engine_keys.enable_prefix_caching)
-    settings = engine_settings(engine, policy, memory)
+    settings = engine_settings(policy, memory)
     depth = 2 if settings["async_scheduling"] else 1
     done = 0
     for replica, records in groupby(decisions, key=lambda record: int(record["replica"])):
         try:
             process.start(settings)
         except SchedulerError as error:
-            key = scenario_key(engine, error.key or "policy")
+            key = scenario_key(error.key or "policy")
             raise scenario.error(f"engine.{key}", error.message, None) from None
         beside = _Beside(process, requests, memory, depth)
         for record in records:
             if steps is not None and record["step"] >= steps:
-                continue
+                break
             difference = beside.step(record)
             if difference is not None:
                 return Parity(process.engine, process.version, done, replace(difference, replica=replica))
             done += 1
-        difference = beside.end()
-        if difference is not None:
-            return Parity(process.engine, process.version, done, replace(difference, replica=replica))
+        else:  # to the end: after a cut the next plan, which comes before the last results, is not known
+            difference = beside.end()
+            if difference is not None:
+                return Parity(process.engine, process.version, done, replace(difference, replica=replica))
     return Parity(process.engine, process.version, done, None)
 
 

@@ -188,8 +188,7 @@ class Replica:
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
-        swapped = 0, 0
-        changes = is_odd = False
+        swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
         if state.cache is not None:
             if state.tree is not None:

@@ -16,7 +16,7 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent, Request
 from simulator.results.records import Records, Status
-from simulator.simulate import simulate_fleet
+from simulator.simulate import Run, simulate_fleet
 from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
@@ -33,16 +33,17 @@ class Memory:
 
 
 class Drawn:
-    """Acceptance by a seed: the same at every question."""
+    """Acceptance by a seed: the same at every question. From verify step `other_from` on it is another."""
 
-    def __init__(self, seed: int, most: int) -> None:
-        self._seed, self._most = seed, most
+    def __init__(self, seed: int, most: int, other_from: int) -> None:
+        self._seed, self._most, self._other_from = seed, most, other_from
 
     def enter(self, request: Request) -> None:
         pass
 
     def accepted(self, row: int, verify_step: int) -> int:
-        return random.Random(f"{self._seed}-{row}-{verify_step}").randint(0, self._most)
+        stream = self._seed + (verify_step >= self._other_from)
+        return random.Random(f"{stream}-{row}-{verify_step}").randint(0, self._most)
 
 
 METHODS: list[dict[str, Any]] = [
@@ -54,8 +55,8 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-def serve(seed: int, *, fast_forward: bool = True, policy: type[ChunkedPrefill] = ChunkedPrefill) -> Records:
-    """A random run. The smaller the seed's remainder by 4, the tighter the memory."""
+def serve(seed: int, *, fast_forward: bool = True, other_from: int = 1 << 30, log: bool = False) -> Run:
+    """A random run."""
     rng = random.Random(seed)
     drafts = rng.randint(1, 4)
     config = SpeculativeConfig(num_speculative_tokens=drafts, **rng.choice(METHODS))
@@ -79,16 +80,16 @@ def serve(seed: int, *, fast_forward: bool = True, policy: type[ChunkedPrefill] 
         else None,
     )
     memory = Memory(-(-longest // SIZE) + 4 + rng.choice([0, 8, 200, 1000]))
-    made = policy(
+    made = ChunkedPrefill(
         max_num_seqs=slots,
         max_num_batched_tokens=max(slots * (drafts + 1), rng.choice([32, 64, 512])),
         order=rng.choice(["fcfs", "priority"]),
         async_scheduling=rng.random() < 0.3,
     )
-    speculation = Speculation(config, Drawn(seed, drafts), longest)
+    speculation = Speculation(config, Drawn(seed, drafts, other_from), longest)
     cost = Linear(0.01, 1e-4, 1e-6, rng.choice([0.0, 1e-4]))
     group = ReplicaGroup(lambda: made, memory, cost, make_blocks=make_blocks, speculation=speculation)
-    return simulate_fleet(whole, [group], fast_forward=fast_forward).records
+    return simulate_fleet(whole, [group], fast_forward=fast_forward, log_decisions=log)
 
 
 def columns(records: Records) -> dict[str, Any]:
@@ -102,14 +103,14 @@ def columns(records: Records) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_fast_forward_changes_nothing(seed: int) -> None:
-    fast, slow = columns(serve(seed)), columns(serve(seed, fast_forward=False))
+    fast, slow = columns(serve(seed).records), columns(serve(seed, fast_forward=False).records)
     for name, column in fast.items():
         np.testing.assert_array_equal(column, slow[name], err_msg=name)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_tokens_and_blocks_are_conserved(seed: int) -> None:
-    records = serve(seed)
+    records = serve(seed).records
     requests, gaps = records.requests, records.gaps
     served = requests.status == Status.FINISHED
     assert served.all()
@@ -119,3 +120,17 @@ def test_tokens_and_blocks_are_conserved(seed: int) -> None:
     assert (requests.first_token_s <= requests.last_token_s).all()
     assert records.step_used_blocks.max() <= records.num_blocks
     assert (requests.arrival_s <= requests.scheduled_s).all()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_decision_depends_on_results_to_come(seed: int) -> None:
+    """Two runs whose acceptance differs from some step on decide alike until a result of such a step is there."""
+    a, b = serve(seed, log=True).decisions, serve(seed, other_from=3, log=True).decisions
+    assert a is not None
+    assert b is not None
+    differing = [step for step, (x, y) in enumerate(zip(a, b, strict=False)) if x["emitted"] != y["emitted"]]
+    if differing:
+        known = differing[0] + (2 if "t_schedule_s" in a[0] else 1)  # the first plan that knows of it
+        for x, y in zip(a[:known], b[:known], strict=True):
+            for key in ("scheduled", "spec", "admitted", "preempted", "waiting", "num_free_blocks", "t_end_s"):
+                assert x[key] == y[key]

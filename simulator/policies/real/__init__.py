@@ -6,7 +6,7 @@ too: another version, a fork, a scheduler of one's own. It is slower, as every s
 
 import shutil
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import doc
 
@@ -30,6 +30,7 @@ class Real(ChunkedPrefill):
     scheduler_config: Annotated[
         dict[str, object] | None, doc("further settings of its SchedulerConfig, by their own names")
     ] = None
+    verifies_drafts: ClassVar[bool] = False  # none are handed to the scheduler
     companion: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class Asked:
         if self._process is None:
             self._process = EngineProcess(self._python, self._engine)
             memory = Memory(view.num_blocks, view.block_size, view.caches_prefixes)
-            self._process.start({**engine_settings(self._engine, policy, memory, further), "brief": True})
+            self._process.start({**engine_settings(policy, memory, further), "brief": True})
             if view.caches_prefixes:
                 self._tokens = TokenBlocks(view.block_size)
         # A server at rest has seen all results.

@@ -1,4 +1,4 @@
-"""A real scheduler in a process of its own: a user's Python that has vLLM or SGLang, asked over a pipe.
+"""A real scheduler in a process of its own: a user's Python that has vLLM, asked over a pipe.
 
 Nothing of the engine is imported here, and nothing of batchlab there: `programs/` holds what that Python runs.
 """

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from simulator.parameters import parameters_of
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.real.process import VLLM, EngineName
-from simulator.policies.sglang import Sglang
 
 # batchlab's key -> the engine's; None: no setting of the engine.
 _VLLM: Mapping[str, str | None] = {
@@ -14,11 +12,6 @@ _VLLM: Mapping[str, str | None] = {
     "reserve_full_isl": "scheduler_reserve_full_isl",
     "version": None,
     "dp_sync_interval": None,  # of ranks, which are asked one by one
-}
-_SGLANG: Mapping[str, str | None] = {
-    "order": "schedule_policy",
-    "max_num_seqs": "max_running_requests",
-    "max_num_batched_tokens": None,
 }
 
 
@@ -31,17 +24,14 @@ class Memory:
     caches_prefixes: bool
 
 
-def engine_settings(
-    engine: EngineName, policy: object, memory: Memory, further: Mapping[str, object] | None = None
-) -> dict[str, object]:
+def engine_settings(policy: object, memory: Memory, further: Mapping[str, object] | None = None) -> dict[str, object]:
     """The settings of `EngineProcess.start` for a policy: its parameters of these names, else their defaults.
 
     `further` are settings of the engine's own.
     """
-    owner, names = (ChunkedPrefill, _VLLM) if engine == VLLM else (Sglang, _SGLANG)
     found: dict[str, object] = {}
-    for key, parameter in parameters_of(owner).items():
-        name = names.get(key, key)
+    for key, parameter in parameters_of(ChunkedPrefill).items():
+        name = _VLLM.get(key, key)
         if name is not None:
             found[name] = getattr(policy, key, parameter.default)
     found |= {
@@ -54,7 +44,6 @@ def engine_settings(
     return {**found, **(further or {})}
 
 
-def scenario_key(engine: EngineName, key: str) -> str:
+def scenario_key(key: str) -> str:
     """The scenario's key for a setting of the engine."""
-    names = _VLLM if engine == VLLM else _SGLANG
-    return next((own for own, name in names.items() if name == key), key)
+    return next((own for own, name in _VLLM.items() if name == key), key)

@@ -87,9 +87,14 @@ def test_other_bad_input(tmp_path: Path) -> None:
     assert (nowhere.code, "no program that can be run: no/such/python" in nowhere.err) == (2, True)
     unknown = parity(tmp_path, "none", "--engine", "vlm")
     assert (unknown.code, "did you mean vllm?" in unknown.err) == (2, True)
+    other = parity(tmp_path, "none", "--engine", "sglang")
+    assert (other.code, "SGLang's scheduler cannot be asked yet" in other.err) == (2, True)
     python = fake_python(tmp_path)
     itself = parity(tmp_path, "none", "--set", "engine.policy=real", "--set", f"engine.python={python}")
     assert (itself.code, "compared with itself" in itself.err) == (2, True)
+    asked = "engine.speculative_config={method: ngram, num_speculative_tokens: 1, acceptance: {rates: [0.5]}}"
+    drafts = parity(tmp_path, "none", "--set", asked)
+    assert (drafts.code, "engine.speculative_config" in drafts.err) == (2, True), drafts
 
 
 OURS: dict[str, Any] = {
@@ -131,14 +136,14 @@ def test_who_finishes_is_compared() -> None:
 
 def test_settings_have_the_names_of_the_engine() -> None:
     policy = ChunkedPrefill(order="priority", watermark=0.1, reserve_full_isl=False)
-    found = engine_settings("vllm", policy, Memory(99, 16, True), {"own": 1})
+    found = engine_settings(policy, Memory(99, 16, True), {"own": 1})
     assert found["policy"] == "priority"
     assert found["scheduler_reserve_full_isl"] is False
     assert found["watermark"] == 0.1
     assert (found["num_gpu_blocks"], found["block_size"], found["enable_prefix_caching"]) == (100, 16, True)
     assert (found["async_scheduling"], found["own"]) == (False, 1)
     assert "version" not in found
-    assert scenario_key("vllm", "policy") == "order"
+    assert scenario_key("policy") == "order"
 
 
 def test_equal_blocks_have_equal_names() -> None:

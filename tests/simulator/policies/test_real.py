@@ -38,6 +38,12 @@ def test_a_scheduler_with_a_rule_of_its_own_is_simulated(tmp_path: Path) -> None
     assert theirs["mean_ttft_ms"] != run(load(path, ROOMY)).summary["mean_ttft_ms"]
 
 
+def test_drafts_are_refused(tmp_path: Path) -> None:
+    drafts = "engine.speculative_config={method: ngram, num_speculative_tokens: 2, acceptance: {rates: [0.5, 0.2]}}"
+    with pytest.raises(InputError, match="speculative_config"):
+        run(load(str(small(tmp_path)), [*real(tmp_path), drafts]))
+
+
 @pytest.mark.parametrize(
     ("keys", "told"),
     [

@@ -1,6 +1,6 @@
-"""Runs in a user's own Python, which has vLLM or SGLang and nothing of batchlab: its scheduler, asked over a pipe.
+"""Runs in a user's own Python, which has vLLM and nothing of batchlab: its scheduler, asked over a pipe.
 
-usage: python serve.py vllm|sglang
+usage: python serve.py vllm
 
 JSON lines. The first one out names the engine and its version. Each one in is `{"start": settings}`, which makes a new
 scheduler, or the next plan: `aborted` requests, `results` of the oldest steps in flight (each the requests whose answer
