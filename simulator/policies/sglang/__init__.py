@@ -184,4 +184,5 @@ SERVER = Server(
         " took 2.63 (tenstorrent/tt-inference-server, issue 3560); what each request adds is not published",
     ),
     launch=LAUNCH,
+    kernels="sglang",
 )
