@@ -19,7 +19,7 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs pages tables lint test long-tests bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs accuracy pages tables lint test long-tests bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
@@ -27,6 +27,7 @@ help:
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
 	@echo "make pages       the pages that are made from the code, written again (PAGES='commands claims' for some)"
 	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
+	@echo "make accuracy    scenarios of measured runs scored, and compared with the figures last committed"
 	@echo "make lint        ruff, mypy and import-linter alone"
 	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make long-tests  other and more examples and cases of the rules (marker long)"
@@ -59,6 +60,9 @@ docs: $(VENV)/.docs
 # For maintainers. What they write is in the repository, and tests compare it with the code.
 pages: $(VENV)/.dev
 	$(BIN)/python -m docs.writers $(PAGES)
+
+accuracy: $(VENV)/.dev
+	$(BIN)/python -m docs.writers.accuracy
 
 tables: $(VENV)/.dev
 	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)

@@ -61,9 +61,10 @@ def cold_decodes(rows: pd.DataFrame, key_bytes: Array, gpu: Gpu) -> Cold:
     return Cold(us + np.where(held, key_bytes * more, 0.0), held)
 
 
-def cold_products(us: Array, m: Array, weights: Array, precision: str, gpu: Gpu) -> Cold:
+def cold_products(us: Array, m: Array, weights: Array, precision: str, gpu: Gpu, engine: str = "vllm") -> Cold:
     """Bring products of `m` rows, with weights of so many bytes, to a cold cache."""
-    times = weights * COPIES[precision] / max(gpu.l2_mib * 2**20, 1.0)  # the cache's size
+    copies = COPIES[precision] if engine == "vllm" else max(COPIES.values())
+    times = weights * copies / max(gpu.l2_mib * 2**20, 1.0)  # the cache's size
     held, beyond = times <= 1.0, (m <= FEW_ROWS) & (times > FAR) & (times <= FARTHEST)
     sizes = np.unique(weights[beyond])
     if gpu.l2_mib == 0 or len(sizes) < FEWEST_SIZES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,14 @@ Notes = dict[str, Any]  # counts by kind of row: how many, of how many
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 KV_BYTES = {"bf16": 2, "fp8": 1}
 
+PREFERRED = ("trtllm_mha", "fa3", "flashinfer", "triton")
+"""Kernels of attention in the order in which SGLang takes them; others come first."""
+
 SPIKE = 1.4
 """A product that takes so many times as long as rows before and after it, with fewer and with more m, was disturbed."""
 
 
-def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes], engine: str = "vllm") -> pd.DataFrame:
     """Products with columns precision, m, n, k, us; what is left out or changed is counted in `notes`."""
     import pandas as pd
 
@@ -36,7 +40,7 @@ def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes]) -> pd.Da
         if not len(some):
             continue
         frame = some[["m", "n", "k"]].astype(float).assign(precision=name, us=some["latency"] * 1e3)
-        frame = _cold(frame, name, gpu, notes)
+        frame = _cold(frame, name, gpu, notes, engine)
         least = _least_product_us(frame, name, gpu)
         possible = (frame["us"] * TOLERANCE >= least).to_numpy()
         notes["rejected"][f"products {name}"] = [int((~possible).sum()), len(frame)]
@@ -48,9 +52,33 @@ def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes]) -> pd.Da
     return pd.concat(found, ignore_index=True)
 
 
-def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+def with_static_scales(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
+    """Take the search for the scale of the input out of TensorRT-LLM's products of fp8, which were timed with it.
+
+    Checkpoints have static scales (ModelOpt's input_scale), so that a server quantises with a known one. What is taken
+    out is the source's own time of that search (computescale_perf, over m and k); half of a product stays at least.
+    """
+    if source.engine != "trtllm" or not source.has("computescale_perf"):
+        return rows
+    scales = parquet(source, "computescale_perf", ("m", "k", "quant_dtype", "latency"))
+    known = scales[scales["quant_dtype"] == "fp8"].pivot_table(index="m", columns="k", values="latency")
+    fp8 = (rows["gemm_dtype"] == "fp8").to_numpy()
+    m, k, ms = (rows.loc[fp8, name].to_numpy(float) for name in ("m", "k", "latency"))
+    sizes, widths = known.index.to_numpy(float), known.columns.to_numpy(float)
+    table = known.interpolate(axis=0, limit_direction="both").to_numpy(float)
+    over_k = np.stack([np.interp(k, widths, line) for line in table])  # for each m of the table
+    place = np.clip(np.searchsorted(sizes, m) - 1, 0, len(sizes) - 2)
+    share = np.clip((m - sizes[place]) / (sizes[place + 1] - sizes[place]), 0.0, 1.0)
+    each = np.arange(len(m))
+    search = (1.0 - share) * over_k[place, each] + share * over_k[place + 1, each]
+    found = rows.copy()
+    found.loc[fp8, "latency"] = np.maximum(ms - search, 0.5 * ms)
+    return found
+
+
+def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes], engine: str) -> pd.DataFrame:
     us, weights = frame["us"].to_numpy(float), (WEIGHT_BYTES[name] * frame["n"] * frame["k"]).to_numpy(float)
-    cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu)
+    cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu, engine)
     if cold.changed.any():
         notes["cold"][f"products {name}"] = [int(cold.changed.sum()), len(us)]
     return frame.assign(us=cold.us)
@@ -83,7 +111,7 @@ def attention_rows(source: Source, file: str, length: str, gpu: Gpu, notes: dict
     import pandas as pd
 
     columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", length, "latency")
-    rows = parquet(source, file, columns)
+    rows = chosen_kernels(parquet(source, file, columns), source.engine, columns[:-1])
     frame = rows.assign(
         heads=rows["num_heads"],
         kv_heads=rows["num_key_value_heads"],
@@ -104,6 +132,21 @@ def attention_rows(source: Source, file: str, length: str, gpu: Gpu, notes: dict
     notes["rejected"][file] = [int((~possible).sum()), len(frame)]
     kept: pd.DataFrame = frame[possible]
     return kept
+
+
+def chosen_kernels(rows: pd.DataFrame, engine: str, cell: Sequence[str]) -> pd.DataFrame:
+    """One row for each cell: of several kernels that which the engine takes by itself, and fp8 queries to an fp8 cache.
+
+    SGLang takes TensorRT-LLM's kernels on B200 to GB300 and FlashAttention 3 on Hopper, and falls back on FlashInfer
+    and Triton (`--attention-backend`). It and TensorRT-LLM bring queries to fp8 for an fp8 cache.
+    """
+    if engine == "vllm":
+        return rows
+    kernels = rows["kernel_source"].map(lambda name: PREFERRED.index(name) if name in PREFERRED else 0)
+    ordered = rows.assign(_kernel=kernels, _queries=rows["attn_dtype"] != rows["kv_cache_dtype"])
+    ordered = ordered.sort_values(["_kernel", "_queries"], kind="stable")
+    same = [*cell, *(["window_size"] if "window_size" in rows else [])]
+    return ordered.drop_duplicates(same).drop(columns=["_kernel", "_queries"]).sort_index()
 
 
 def _seen(frame: pd.DataFrame) -> Array:

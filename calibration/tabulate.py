@@ -1,4 +1,4 @@
-"""Make a GPU's tables under one version of vLLM from aiconfigurator's parquet files: thinned, coded, tested.
+"""Make a GPU's tables under one version of an engine from aiconfigurator's parquet files: thinned, coded, tested.
 
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
@@ -27,12 +27,13 @@ from calibration.sources.aiconfigurator import (
     AICONFIGURATOR_CORE,
     BF16_BYTES,
     FAMILIES,
+    SCALES,
     Source,
     parquet,
 )
 from calibration.surface_fit import on_grid
 from calibration.tables_errors import errors_of
-from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
+from calibration.tables_rows import PRECISIONS, attention_rows, product_rows, with_static_scales
 from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Array, SurfaceAxis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
@@ -63,12 +64,13 @@ def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -
     `release` is that of the wheel which the source came in, where that is known.
     """
     products = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
+    products = with_static_scales(products, source)
     device = str(products["device"].iloc[0]) if "device" in products else source.gpu
     card = find_gpu(gpu or gpu_name(device) or gpu_name(source.gpu) or device)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
-        "name": name or f"{card.name}-vllm-{source.version}",
+        "name": name or f"{card.name}-{source.engine}-{source.version}",
         "gpu": card.name,
         "software": source.software,
         "sources": _sources(source, release),
@@ -76,7 +78,7 @@ def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -
         "disturbed": {},
         "cold": {},
     }
-    rows_of_products = product_rows(products, card, document)
+    rows_of_products = product_rows(products, card, document, source.engine)
     document |= _products(products, rows_of_products)
     for kind, file, length in (
         ("decode", "generation_attention_perf", "step"),
@@ -101,13 +103,14 @@ def _sources(source: Source, release: str) -> list[dict[str, str]]:
         place = f"aic-core/src/aiconfigurator_core/systems/data/{source.gpu}/vllm_{source.version}"
         return [{**AICONFIGURATOR, "path": place}]
     families: dict[str, list[str]] = {}
-    for name, family in FAMILIES.items():
+    read = {**FAMILIES, **(SCALES if source.engine == "trtllm" else {})}
+    for name, family in read.items():
         if source.has(name):
             found = families.setdefault(source.file(name).parent.name, [])
             found += [] if family in found else [family]
     core = {**AICONFIGURATOR_CORE, **({"version": release} if release else {})}
     return [
-        {**core, "path": f"systems/data/{source.gpu}/{{{','.join(found)}}}/vllm/{version}"}
+        {**core, "path": f"systems/data/{source.gpu}/{{{','.join(found)}}}/{source.engine}/{version}"}
         for version, found in families.items()
     ]
 
@@ -176,8 +179,10 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _all_reduce(source: Source) -> dict[str, Any]:
-    rows = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
-    rows = rows[rows["backend"] == "vllm_graph"]
+    """All-reduces by GPUs, as in a CUDA graph where the source tells these apart."""
+    rows = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "latency"))
+    if "backend" in rows:
+        rows = rows[rows["backend"] == f"{source.engine}_graph"]
     found = {}
     for ranks, some in rows.groupby("num_gpus"):
         us = some.groupby("message_size")["latency"].median() * 1e3

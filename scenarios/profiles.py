@@ -1,5 +1,6 @@
 """The cost profiles and kernel tables that come with batchlab: where they are, and what each is of."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -30,6 +31,25 @@ def shipped_tables() -> dict[str, Path]:
         if path not in shipped_parts()
     }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
+
+
+def tables_for(gpu: str, engine: str, version: str = "") -> tuple[list[Path], list[Path]]:
+    """The tables of a GPU: those of an engine, the nearest to a version first ('': the newest), and all others.
+
+    Where the engine has none, all are taken for its own, vLLM's first.
+    """
+    found = {name: path for name, path in shipped_tables().items() if name.rsplit("-", 2)[0] == gpu}
+    kinds = sorted({name.rsplit("-", 2)[1] for name in found}, key=lambda kind: (kind != engine, kind != "vllm", kind))
+    by_kind = [[path for name, path in found.items() if name.rsplit("-", 2)[1] == kind] for kind in kinds]
+    if kinds and kinds[0] == engine and re.fullmatch(r"\d+\.\d+(\..*)?", version):
+        by_kind[0].sort(key=lambda path: abs(_minor(path.name) - int(version.split(".")[1])))
+    own = by_kind[0] if by_kind and kinds[0] == engine else [path for some in by_kind for path in some]
+    return own, [path for some in by_kind for path in some if path not in own]
+
+
+def _minor(name: str) -> int:
+    """The minor number of the version in a name ("h100-vllm-0.24.json.gz")."""
+    return int(name.rsplit("-", 1)[1].split(".")[1])
 
 
 @cache

@@ -21,9 +21,10 @@ FOUND_BY_PLACE = (
     "scenarios.traces.formats",
     "simulator.fleet.routers",
     "simulator.policies",
+    "simulator.policies.real.programs",
     "simulator.queues",
 )
-"""Packages whose modules are loaded by name: whatever lies in them is reached."""
+"""Packages whose modules are loaded by name, or run as programs: whatever lies in them is reached."""
 
 
 @cache

@@ -1,10 +1,15 @@
-"""Tables of experts of a GPU under one version of vLLM from aiconfigurator's moe_perf.parquet: coded, tested.
+"""Tables of experts of a GPU under one version of an engine from aiconfigurator's moe_perf.parquet: coded, tested.
 
 All sizes are kept: a file of a GPU has a few hundred kilobytes. One cell (a model's experts, divided among so many
 GPUs) was measured with one kernel, the one that vLLM's own choice gives there, and that choice is kept by name: the
 source builds vLLM's layer and lets it choose (collector/vllm/collect_moe.py, ai-dynamo/aiconfigurator). On Hopper, for
 one, vLLM takes Triton for fp8 with scales by block where experts are divided by width, and FlashInfer's CUTLASS where
 they are shared (vllm/model_executor/layers/fused_moe/oracle/fp8.py, 0.17.1).
+
+TensorRT-LLM's are kept of Hopper alone. On B200 to GB300 servers ask for its backend TRTLLM (`moe_config` in
+SemiAnalysisAI/InferenceX, benchmarks/single_node/dsr1_fp4_b200_trt.sh), whose kernels vLLM and SGLang take too
+(flashinfer_trtllm): of DeepSeek-V3 in nvfp4 their times are equal within 5 % up to 256 tokens. Of SGLang and
+TensorRT-LLM the balanced loads alone are kept, so that all tables stay small.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ from numpy.typing import NDArray
 from calibration.document import of_physics
 from calibration.limits import TOLERANCE
 from calibration.makers.experts_errors import errors_of
-from calibration.makers.kernels import WHEEL
+from calibration.makers.kernels import DATA_CENTRE, WHEEL
 from calibration.physics_fit import Shape, fit_physics
-from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, Source, parquet
+from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
 from calibration.tabulate import coded, write_tables
 from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.hardware.models import EXPERT_BYTES
@@ -64,6 +69,9 @@ whatever the rows are called, where vLLM takes Marlin; they are 2 to 3 times as 
 GIVEN = ("vllm_fused_moe",)
 """Kernels that were given the chosen experts, whatever the model's way to choose."""
 
+NO_GATE = "nongated"
+"""In the name of a kernel of TensorRT-LLM: for experts of two matrices."""
+
 FORM = Shape(("experts", "pairs", "tokens", "all", "shared"), (("flops",), ("bytes",)))
 
 COLUMNS = (
@@ -82,6 +90,8 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "gb300-vllm-0.24": ("gb300", "gb300/moe/vllm/0.24.0"),
     "l40s-vllm-0.24": ("l40s", "l40s/moe/vllm/0.24.0"),
     "rtx-pro-6000-vllm-0.24": ("rtx-pro-6000", "rtx_pro_6000_server/moe/vllm/0.24.0"),
+    **{f"{gpu}-sglang-0.5": (gpu, f"{place}/moe/sglang/0.5.14") for gpu, place in DATA_CENTRE.items()},
+    **{f"{gpu}-trtllm-1.3": (gpu, f"{gpu}_sxm/moe/trtllm/1.3.0rc20") for gpu in ("h100", "h200")},
 }
 """The tables of experts that come with batchlab: GPU, and folder below systems/data of aiconfigurator-core."""
 
@@ -97,14 +107,15 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
         held=rows["num_experts"] // rows["moe_ep_size"],
         backend=rows["kernel_source"].map(backend_of),
     )
-    left, rows = _left_out(rows)
+    engine = folder.parent.name
+    left, rows = _left_out(rows, engine)
     tokens = np.sort(rows["num_tokens"].unique()).astype(float)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
         "name": f"{name}-experts",
         "gpu": card.name,
-        "software": f"vLLM {folder.name}",
+        "software": f"{ENGINES[engine]} {folder.name}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{'/'.join(folder.parts[-4:])}"}],
         "left_out": left,
         "rejected": {},
@@ -124,16 +135,16 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
     return document
 
 
-def _left_out(rows: pd.DataFrame) -> tuple[dict[str, str], pd.DataFrame]:
+def _left_out(rows: pd.DataFrame, engine: str) -> tuple[dict[str, str], pd.DataFrame]:
     """Split the rows: those left out, each with its reason, and the others."""
     left: dict[str, str] = {}
     sizes = list(zip(rows["hidden_size"], rows["inter_size"], strict=True))
-    two = np.array([size in TWO_MATRICES for size in sizes])
+    two = np.array([size in TWO_MATRICES for size in sizes]) | rows["kernel_source"].str.contains(NO_GATE).to_numpy()
     if two.any():
         left["experts without a gate"] = f"{two.sum():,} rows of two matrices; all others have three"
     models = zip(*(rows[name] for name in ("hidden_size", "inter_size", "topk", "num_experts")), strict=True)
     grouped = np.array([each in OWN_GROUPS for each in models]) & (rows["distribution"] == BALANCED).to_numpy()
-    grouped &= ~rows["kernel_source"].isin(GIVEN).to_numpy()
+    grouped &= ~rows["kernel_source"].isin(GIVEN).to_numpy() & (engine == "vllm")
     if grouped.any():
         left["balanced loads of DeepSeek-V3"] = (
             f"{grouped.sum():,} rows; its choice among groups of experts made the source's balanced logits uneven"
@@ -141,7 +152,8 @@ def _left_out(rows: pd.DataFrame) -> tuple[dict[str, str], pd.DataFrame]:
     other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
     if other.any():
         left["experts int4"] = f"{other.sum():,} rows of a Triton kernel, where vLLM takes Marlin"
-    return left, rows[~(two | grouped | other)]
+    rows = rows[~(two | grouped | other)]
+    return left, rows if engine == "vllm" else rows[rows["distribution"] == BALANCED]
 
 
 def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]:

@@ -14,6 +14,11 @@ from simulator.errors import InputError
 WHEEL = "0.12.0"
 """The release of aiconfigurator-core that the shipped tables are made of."""
 
+DATA_CENTRE = {
+    "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "b300": "b300_sxm", "gb200": "gb200", "gb300": "gb300",
+}  # fmt: skip
+"""GPUs whose tables of SGLang and TensorRT-LLM are shipped, and their folders in the source."""
+
 SHIPPED: Mapping[str, str] = {
     "h100-vllm-0.19": "h100_sxm/vllm_0.19.0",
     "h100-vllm-0.24": "h100_sxm/vllm_0.24.0",
@@ -26,16 +31,19 @@ SHIPPED: Mapping[str, str] = {
     "gb300-vllm-0.24": "gb300/vllm_0.24.0",
     "l40s-vllm-0.24": "l40s/vllm_0.24.0",
     "rtx-pro-6000-vllm-0.24": "rtx_pro_6000_server/vllm_0.24.0",
+    **{f"{gpu}-sglang-0.5": f"{place}/sglang_0.5.14" for gpu, place in DATA_CENTRE.items()},
+    **{f"{gpu}-trtllm-1.3": f"{place}/trtllm_1.3.0rc20" for gpu, place in DATA_CENTRE.items()},
 }
-"""The tables that come with batchlab, and what they are made of, as GPU/vllm_VERSION whatever the source's layout."""
+"""The tables that come with batchlab, and what they are made of, as GPU/ENGINE_VERSION whatever the source's layout."""
 
 
 def shipped_source(root: Path, place: str) -> Source | None:
-    """The source of shipped tables (`GPU/vllm_VERSION`) below a root of either layout; None where it has none."""
-    gpu, _, version = place.partition("/vllm_")
+    """The source of shipped tables (`GPU/ENGINE_VERSION`) below a root of either layout; None where it has none."""
+    gpu, _, tail = place.partition("/")
+    engine, _, version = tail.partition("_")
     for folder, asked in ((root / "aiconfigurator_kernels" / place, ""), (root / place, ""), (root / gpu, version)):
         try:
-            return find_source(folder, asked)
+            return find_source(folder, asked, engine)
         except InputError:
             continue
     return None

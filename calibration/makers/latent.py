@@ -36,12 +36,12 @@ from numpy.typing import NDArray
 
 from calibration.document import of_axis, of_physics
 from calibration.limits import TOLERANCE
-from calibration.makers.kernels import WHEEL
+from calibration.makers.kernels import DATA_CENTRE, WHEEL
 from calibration.makers.latent_errors import latent_errors
 from calibration.makers.latent_norms import SHARES, without_chain
 from calibration.makers.latent_rows import FILES, module_rows
 from calibration.physics_fit import Shape, fit_physics
-from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE
+from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES
 from calibration.surface_fit import on_grid
 from calibration.tabulate import coded, write_tables
 from simulator.hardware.gpus import Gpu, find_gpu
@@ -67,27 +67,30 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "b300-vllm-0.24": ("b300_sxm", "0.24.0"),
     "gb200-vllm-0.24": ("gb200", "0.24.0"),
     "gb300-vllm-0.27": ("gb300", "0.27.0"),
+    **{f"{gpu}-trtllm-1.3": (place, "1.3.0rc20") for gpu, place in DATA_CENTRE.items()},
 }
 """The tables that come with batchlab: folder of the GPU and version below the package's `systems/data`."""
 
 
 def tabulate_latent(root: Path, name: str, folder: str, version: str) -> dict[str, Any]:
     """The JSON of a GPU's latent attention. InputError where its files or its GPU are not known."""
-    gpu = find_gpu(name.partition("-vllm")[0])
-    place = Path(folder) / "mla" / "vllm" / version
+    gpu, engine = find_gpu(name.rsplit("-", 2)[0]), name.rsplit("-", 2)[1]
+    place = Path(folder) / "mla" / engine / version
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
         "name": name,
         "gpu": gpu.name,
-        "software": f"vLLM {version}",
+        "software": f"{ENGINES[engine]} {version}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{place.as_posix()}"}],
         "dimensions": DIMENSIONS,
-        "norms_taken_out": SHARES.get(gpu.name, 0.0),
+        "norms_taken_out": SHARES.get(gpu.name, 0.0) if engine == "vllm" else 0.0,
         "rejected": {},
     }
     for kind, file in FILES.items():
-        rows = without_chain(module_rows(root / place, kind), kind, root, gpu.name)
+        rows = module_rows(root / place, kind)
+        if engine == "vllm":
+            rows = without_chain(rows, kind, root, gpu.name)
         possible = rows["us"] * TOLERANCE >= _least_us(rows, kind, gpu)
         document["rejected"][file] = [int((~possible).sum()), len(rows)]
         document[kind] = [_modules(kind, some) for _, some in rows[possible].groupby(["dtype", "kv"])]

@@ -1,12 +1,12 @@
-"""aiconfigurator's kernel tables: parquet files of vLLM's kernels on one GPU, latencies in milliseconds.
+"""aiconfigurator's kernel tables: parquet files of an engine's kernels on one GPU, latencies in milliseconds.
 
 gemm_perf, generation_attention_perf (context = step + 1), context_attention_perf (fresh prompts), custom_allreduce_perf
 (`message_size` in elements). They lie in one of two layouts (`find_source`): all files in a folder
 `<gpu>/vllm_<version>`, or, as the wheel aiconfigurator-core has them below `systems/data`, by family in
-`<gpu>/<family>/vllm/<version>`.
+`<gpu>/<family>/<engine>/<version>`, the engine being vllm, sglang or trtllm.
 
-Each cell has one row, of the kernel that vLLM itself chose for it (`kernel_source`): the rows are of vLLM's layers
-(collector/vllm/collect_gemm.py, collect_attn.py), and its own rules pick the kernel (attention:
+Of vLLM each cell has one row, of the kernel that vLLM itself chose for it (`kernel_source`): the rows are of vLLM's
+layers (collector/vllm/collect_gemm.py, collect_attn.py), and its own rules pick the kernel (attention:
 `_get_backend_priorities` in vllm/platforms/cuda.py, FlashInfer first on B200 to GB300, else FlashAttention; with an fp8
 cache, of which FlashAttention 2 has no kernels, FlashInfer, and Triton for heads that neither has). Heads are those of
 one GPU; of attention, only the rows of the asked model's heads are taken: bf16 cache, no window.
@@ -49,20 +49,26 @@ FAMILIES = {
     "custom_allreduce_perf": "comm",
 }
 """The folder of each file, where files lie by family."""
+SCALES = {"computescale_perf": "quantize"}
+"""The folder of the file of the search for a scale, which TensorRT-LLM's products of fp8 were timed with."""
+
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""The source's word for an engine, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The tables of one GPU under one version of vLLM: `folder` holds the files, or, `by_family`, their families."""
+    """Tables of one GPU under one version of an engine: `folder` holds the files, or, `by_family`, their families."""
 
     folder: Path
     gpu: str
     version: str
     by_family: bool = False
+    engine: str = "vllm"  # one of `ENGINES`
 
     @property
     def software(self) -> str:
-        return f"vLLM {self.version}"
+        return f"{ENGINES[self.engine]} {self.version}"
 
     def file(self, name: str) -> Path:
         """A file's path. By family, the file of the newest version up to this one: not all were measured each time.
@@ -73,10 +79,10 @@ class Source:
             if not (path := self.folder / f"{name}.parquet").exists():
                 raise InputError(f"no {name}.parquet", file=str(self.folder))
             return path
-        place = self.folder / FAMILIES[name] / "vllm"
+        place = self.folder / {**FAMILIES, **SCALES}[name] / self.engine
         found = [path for path in place.glob(f"*/{name}.parquet") if _number(path.parent.name) <= _number(self.version)]
         if not found:
-            raise InputError(f"no {name}.parquet of vLLM {self.version} or before", file=str(place))
+            raise InputError(f"no {name}.parquet of {self.software} or before", file=str(place))
         return max(found, key=lambda path: _number(path.parent.name))
 
     def has(self, name: str) -> bool:
@@ -87,19 +93,25 @@ class Source:
             return False
 
 
-def find_source(folder: Path, version: str = "") -> Source:
+def find_source(folder: Path, version: str = "", engine: str = "vllm") -> Source:
     """Find the tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest with products.
+
+    `engine` is one of `ENGINES`.
 
     InputError where it is neither.
     """
     if any(folder.glob("*_perf.parquet")):
         return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
-    there = sorted((path.parent.name for path in folder.glob("gemm/vllm/*/gemm_perf.parquet")), key=_number)
+    there = sorted((path.parent.name for path in folder.glob(f"gemm/{engine}/*/gemm_perf.parquet")), key=_number)
     if not there or (version and version not in there):
-        what = f"no tables of vLLM {version}".rstrip() + (f"; there are {', '.join(there)}" if there else "")
-        hint = "a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/vllm/VERSION/gemm_perf.parquet below it"
+        what = f"no tables of {ENGINES[engine]} {version}".rstrip() + (
+            f"; there are {', '.join(there)}" if there else ""
+        )
+        hint = (
+            f"a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/{engine}/VERSION/gemm_perf.parquet below it"
+        )
         raise InputError(what, file=str(folder), hint=hint)
-    return Source(folder, folder.name, version or there[-1], by_family=True)
+    return Source(folder, folder.name, version or there[-1], by_family=True, engine=engine)
 
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
@@ -147,7 +159,9 @@ def parquet(source: Source, name: str, columns: tuple[str, ...]) -> pd.DataFrame
 
 
 def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
+    """A version's numbers; a candidate ("1.3.0rc20") comes before the release of its number."""
+    numbers = [int(part) if part.isdigit() else -1 for part in version.replace("rc", ".-.").split(".")]
+    return tuple(numbers)
 
 
 def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | None) -> Table:

@@ -51,10 +51,30 @@ ones. Throughput changes by less than 1 %, except for FastGen when memory is sho
 policy preempted all of them; the real loop flushes one.
 """
 
+_SGLANG = """## What of SGLang is not modelled yet
+
+Speculative decoding (v2). No policy here follows these rules of SGLang 0.5.23, which were read and not run:
+
+- A decode step may allocate A = max(steps x top-k, draft tokens) tokens of a request; with pages of more than one token
+  and a tree of drafts, whole pages for each branch (`mem_cache/allocation_sizing.py:27`).
+- Before each decode step a request gets memory up to its committed tokens + 2A, rounded up to a page, and never gives
+  any back before it leaves (`page_aligned_decode_alloc_lens`, `:73`). The factor of 2 is there without overlap too.
+- Retraction asks whether that much is free (`managers/schedule_batch.py:3421`). Admission reserves nothing for drafts:
+  `PrefillAdder` and the new token ratio are those of plain decoding.
+- The committed tokens grow with the results by the accepted drafts and one token more, so with overlap they lag by a
+  step (`managers/scheduler_components/batch_result_processor.py:831`). A mixed step verifies no drafts.
+- An answer that passes `max_tokens` within an accepted run is cut there; a stop token within it comes first
+  (`schedule_batch.py:2007`).
+
+How many drafts are accepted, what EAGLE's drafter costs and which drafts NGRAM finds cannot be decided without a model:
+they would be data of the workload. A PrefillDelayer whose attention is divided among data-parallel ranks also waits for
+the other ranks, and needs their process group; only the server with one rank is modelled.
+"""
+
 
 def page() -> str:
     """The whole page, as Markdown."""
-    parts = [_HEAD, *_table(), "", _CHECKED, *_checks(), "", _CHANGED, "## Parameters", "", *_parameters()]
+    parts = [_HEAD, *_table(), "", _CHECKED, *_checks(), "", _CHANGED, _SGLANG, "## Parameters", "", *_parameters()]
     return "\n".join(parts) + "\n"
 
 

@@ -1,7 +1,5 @@
 """What no scheduler can do better, beside what policies reach: a line a metric."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from reports.tables.terminal import Terminal, aligned

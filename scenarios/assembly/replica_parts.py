@@ -134,6 +134,8 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     model = scenario.resolve_model()
     if not model.experts:
         raise scenario.error(_KEY, f"the model {model.name} has no experts to share", "leave the key out")
+    if scenario.replicas < 2 and scenario.hardware.tensor_parallel > 1:
+        return None  # the GPUs of the one replica hold whole experts, which its cost knows
     if scenario.replicas < 2:
         raise scenario.error(_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
     if model.experts % scenario.replicas:

@@ -1,7 +1,5 @@
 """Speculative decoding of a scenario's replicas: the engine's configuration, the law of acceptance, the drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,7 +27,6 @@ from simulator.timing.drafter import (
     joined_parameters,
     memory_of,
 )
-from simulator.timing.profile import ProfileCost
 from simulator.timing.roofline_cost import Roofline
 
 _KEY = "engine.speculative_config"
@@ -155,6 +152,8 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
 def _pass(scenario: Scenario, own: Model) -> CostModel:
     """The cost of a pass of a draft model: measured kernels where the scenario's cost has them, else its roofline."""
     if isinstance(scenario.cost, ProfileCostConfig):
+        from simulator.timing.profile import ProfileCost
+
         changed = {"model": own.name, "host": HostConfig(step_s=0.0, per_seq_s=0.0)}
         try:
             found = ProfileCostConfig(kind="profile").build(scenario.model_copy(update=changed))

@@ -9,8 +9,6 @@ Rates. All that is measured lies between the first arrival and the last token: a
 the counts. More requests a second than work can be done of them queue without end, however long: the largest rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property

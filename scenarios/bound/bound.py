@@ -5,8 +5,6 @@ that pays these prices can reach, `at_best` which metric follows from which. Of 
 a proof needs does not hold, no bound is given, and the reason is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -17,8 +17,6 @@ its steps, whoever else is in them: they are its work. Replicas together do at m
 tokens (with a prefix cache: of one token behind m - 1). A decode is charged with the cheaper of the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

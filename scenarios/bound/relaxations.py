@@ -6,8 +6,6 @@ between them. Every schedule of the server is then one of the machine, with pree
 ends later. So the machine's optimum is a bound.
 """
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The requests of a workload as bounds need them: lengths, the least that must be computed, and the arrivals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from math import isfinite

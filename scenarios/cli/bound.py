@@ -1,7 +1,5 @@
 """`batchlab bound`: what no scheduler can do better, and how far from it policies are."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`engine.speculative_config`: the drafter, the number of drafts, and how many are accepted; vLLM's names."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import doc

@@ -147,7 +147,7 @@ class ReplicaState:
         if self.cache is None:
             return 0
         known = request.row in self.requests
-        whole = Request._make((*request[:4], 1, *request[4:]))  # only the prompt counts
+        whole = Request._make((*request[:4], 1, *request[4:], None))  # only the prompt counts
         hits, _ = self.cache.hits(whole, request.input_tokens)
         if not known:
             self.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept

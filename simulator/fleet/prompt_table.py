@@ -28,7 +28,7 @@ class PromptTable:
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
         """The keys of a prompt's full blocks."""
-        keys = BlockKeys(Request._make((*request[:4], 1, *request[4:])), self._size, self._chains)
+        keys = BlockKeys(Request._make((*request[:4], 1, *request[4:], None)), self._size, self._chains)
         return [keys[block] for block in range(request.input_tokens // self._size)]
 
     def longest(self, keys: list[Hashable]) -> tuple[int, list[int]]:

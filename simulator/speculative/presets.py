@@ -2,9 +2,9 @@
 
 Lengths: SemiAnalysisAI/InferenceX, golden_al_distribution (Apache-2.0, commits 843c6254ff69, 1a3739748e76, 5625e8038c3a
 and 4b2d885b44d6). Tokens that a verify step delivers, the model's own among them, on SPEED-Bench (arXiv 2604.09557),
-category coding, 80 prompts, up to 4,096 output tokens, on B300 unless said. Rates: vllm-project/vllm,
-tests/v1/spec_decode/test_acceptance_length.py (Apache-2.0, commit 029ba37503c5): MT-Bench, 80 prompts, 256 output
-tokens, greedy. The figures alone are taken. A mean says nothing of the spread; `of_curve` says how rates follow.
+category coding, 80 prompts, up to 4,096 output tokens, on B300 unless said. Rates: vllm-project/vllm, the
+baselines of its test of acceptance lengths (Apache-2.0, commit 029ba37503c5): MT-Bench, 80 prompts, 256 output tokens,
+greedy. The figures alone are taken. A mean says nothing of the spread; `of_curve` says how rates follow.
 """
 
 from collections.abc import Mapping, Sequence

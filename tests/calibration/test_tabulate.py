@@ -19,11 +19,12 @@ from simulator.timing.tables import read_tables
 from tests.shared_data import shared
 
 KERNELS = "measured/calibration/aiconfigurator_kernels"
-LARGEST_BYTES, ALL_BYTES = 400_000, 3_200_000
+LARGEST_BYTES, ALL_BYTES = 400_000, 6_500_000
 QUICK = "a100-80gb-vllm-0.14"
 
 # Held-out medians in percent, by regime.
 AT_MOST = {"thinned": 4.0, "sizes": 5.2, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}
+OF_OTHERS = {"thinned": 8.5, "sizes": 7.0, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}  # SGLang's, TensorRT-LLM's
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -46,17 +47,20 @@ def test_tables_say_where_they_come_from_and_how_well_they_predict(name: str) ->
     tables = read_tables(shipped_tables()[name])
     assert tables.name == name
     assert tables.gpu in GPUS
-    folder, _, version = SHIPPED[name].partition("/vllm_")
+    folder, _, software = SHIPPED[name].partition("/")
+    engine, _, version = software.partition("_")
     for source in tables.document["sources"]:
         assert source["licence"] == "Apache-2.0"
         assert source["commit" if source["source"] == "ai-dynamo/aiconfigurator" else "version"]
         assert f"systems/data/{folder}/" in source["path"]
-    assert tables.document["sources"][0]["path"].endswith(f"vllm{'_' if 'commit' in source else '/'}{version}")
+    assert tables.document["sources"][0]["path"].endswith(f"{engine}{'_' if 'commit' in source else '/'}{version}")
     for kind, regimes in tables.document["errors"].items():
         for regime, found in regimes.items():
-            assert found["median"] <= AT_MOST[regime], (kind, regime)
+            assert found["median"] <= (AT_MOST if engine == "vllm" else OF_OTHERS)[regime], (kind, regime)
     text = "\n".join(check_tables(shipped_tables()[name]).lines)
-    assert ("all-reduce among 2, 4 GPUs" if name.startswith("gb") else "all-reduce among 2, 4, 8 GPUs") in text
+    ranks = [2, 4] if tables.gpu == "gb200" or name == "gb300-vllm-0.24" else [2, 4, 8]
+    assert list(tables.all_reduce)[: len(ranks)] == ranks
+    assert f"all-reduce among {', '.join(map(str, tables.all_reduce))} GPUs" in text
     assert "decode_attention   heads" in text
 
 

@@ -17,10 +17,11 @@ from simulator.hardware.gpus import GPUS
 from simulator.timing.tables.latent_schema import SUFFIX, load_latent
 
 FOLDER = next(iter(shipped_tables().values())).parent
-ALL_BYTES = 300_000
+ALL_BYTES = 500_000
 
 AT_MOST = {"random": 2.5, "heads": 4.5}
 """Held-out medians in percent, by regime."""
+OF_TENSORRT_LLM = {"random": 6.5, "heads": 4.5}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -30,12 +31,13 @@ def test_shipped_tables_say_where_they_come_from_and_how_well_they_predict(name:
     assert tables.gpu in GPUS
     (source,) = document["sources"]
     assert (source["source"], source["version"], source["licence"]) == ("aiconfigurator-core", "0.12.0", "Apache-2.0")
-    assert source["path"].endswith("/".join((SHIPPED[name][0], "mla", "vllm", SHIPPED[name][1])))
-    assert all(count == 0 and of > 3000 for count, of in document["rejected"].values())
-    assert document["norms_taken_out"] == SHARES.get(tables.gpu, 0.0)
+    assert source["path"].endswith("/".join((SHIPPED[name][0], "mla", name.split("-")[-2], SHIPPED[name][1])))
+    few = 0.0 if "-vllm-" in name else 0.002
+    assert all(count <= few * of and of > 3000 for count, of in document["rejected"].values())
+    assert document["norms_taken_out"] == (SHARES.get(tables.gpu, 0.0) if "-vllm-" in name else 0.0)
     for kind, regimes in document["errors"].items():
         for regime, found in regimes.items():
-            assert found["median"] <= AT_MOST[regime], (kind, regime)
+            assert found["median"] <= (AT_MOST if "-vllm-" in name else OF_TENSORRT_LLM)[regime], (kind, regime)
 
 
 def test_those_listed_are_those_shipped_small_and_no_tables_by_themselves() -> None:

@@ -1,7 +1,5 @@
 """Small random cases on which bounds, the optimum and every policy are compared."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from functools import cache
@@ -171,7 +169,8 @@ def _summary(small: SmallCase, name: str) -> dict[str, float]:
     if min(budget, case.kv_tokens) > case.tokens or policy.max_num_seqs > case.seqs:
         return {}
     workload = make_workload(list(case.arrival_s), list(case.lengths))
-    run = Scenario(workload, policy, Memory(case.kv_tokens + 1, 1), case.cost).run()  # type: ignore[arg-type]
+    memory = Memory(case.kv_tokens + 1, 1)
+    run = Scenario(workload, policy, memory, case.cost).run()  # type: ignore[arg-type] # any policy
     requests = run.records.requests
     if (requests.status != Status.FINISHED).any() or (requests.output_tokens != workload.output_tokens).any():
         return {}

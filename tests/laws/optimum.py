@@ -6,8 +6,6 @@ lacks room), or wait for the next arrival. To wait longer, or to throw out more,
 can be copied without. A label with a later time and a larger cost than another of its state leads to nothing better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -40,6 +40,7 @@ RECKONING = ("sglang", "sglang sync")
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
 # what is served and of all slots. Their own tests vary them.
 HELD = (
+    *("enable_prefill_delayer", "prefill_max_requests"),
     *("enable_chunked_prefill", "max_batch_total_tokens", "max_num_active_seqs"),
     *("long_prefill_token_threshold_adaptive", "version"),
 )
@@ -234,7 +235,7 @@ def scenarios(draw: st.DrawFn, name: str, *, max_requests: int = 12) -> Scenario
 def scaled(scenario: Scenario, factor: float) -> Scenario:
     """All costs and arrival times times `factor`: a power of two scales exactly."""
     cost, policy = scenario.cost, scenario.policy
-    given = {key: getattr(policy, key) for key in policy_parameters(type(policy)) if key.endswith("_s")}
+    given = {key: getattr(policy, key) for key in policy_parameters(type(policy)) if key.endswith(("_s", "_ms"))}
     times: Any = {key: value * factor for key, value in given.items() if value is not None}
     return replace(
         scenario,

@@ -39,6 +39,9 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"chunked_prefill_size": 4096}, {"chunked_prefill_size": -1},
         {"async_scheduling": False, "enable_prefix_caching": True, "order": "lpm"},
         {"enable_mixed_chunk": True, "schedule_conservativeness": 0.3, "block_size": 1},
+        {"enable_prefill_delayer": True, "prefill_delayer_max_delay_passes": 9, "prefill_max_requests": 7,
+         "prefill_delayer_token_usage_low_watermark": 0.2, "prefill_delayer_queue_min_ratio": 0.5,
+         "prefill_delayer_max_delay_ms": 250.0},
     ],
     "tensorrt_llm": [
         {"capacity_policy": "max_utilization"}, {"async_scheduling": True, "enable_chunked_prefill": False},

@@ -26,6 +26,7 @@ from tests.parity.cases import Case, Memory
 
 Steps = list[dict[str, Any]]
 
+DELAYER = ("enable_prefill_delayer", "prefill_delayer_", "prefill_max_requests")
 CACHE_ORDERS = ("lpm", "dfs-weight")  # SGLang serves fcfs instead where nothing is cached
 
 
@@ -63,6 +64,7 @@ def policy_of(case: Case) -> Sglang:
         ignore_eos=any(request.get("ignore_eos") for request in case["requests"]),
         async_scheduling=config["overlap"],
         order=order,
+        **{key: value for key, value in config.items() if key.startswith(DELAYER)},
     )
 
 

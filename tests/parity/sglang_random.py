@@ -4,6 +4,7 @@ Every coefficient of the cost and every arrival is a multiple of a power of two,
 none of the two sides sees an arrival a step before the other.
 """
 
+import random
 import runpy
 from functools import cache
 from typing import Any
@@ -16,8 +17,13 @@ CROWD = 10  # cases whose requests make a crowd
 
 
 def drawn(seed: int, **settings: Any) -> Case:
-    """A case of these settings: keys of the configuration, `eos_share` and `clip` of the generator, `ignore_eos`."""
+    """A case of these settings: keys of the configuration, `eos_share` and `clip` of the generator, `ignore_eos`.
+
+    With `enable_prefill_delayer`, its other keys are drawn.
+    """
     ignore_eos = settings.pop("ignore_eos", False)
+    if settings.get("enable_prefill_delayer"):
+        settings |= _delayer(random.Random(seed))
     case: Case = _generator()(seed, **settings)
     for request in case["requests"]:
         request["arrival_time"] = round(request["arrival_time"] * 2**10) / 2**10
@@ -38,6 +44,16 @@ def crowd(seed: int, **settings: Any) -> Case:
         if request["prompt_len"] + request["max_tokens"] <= most
     ]
     return {**cases[0], "requests": sorted(requests, key=lambda request: request["arrival_time"])}
+
+
+def _delayer(rng: random.Random) -> dict[str, Any]:
+    return {
+        "prefill_delayer_max_delay_passes": rng.choice([1, 2, 3, 5, 10, 30]),
+        "prefill_delayer_token_usage_low_watermark": rng.choice([None, None, 0.1, 0.25, 0.5]),
+        "prefill_delayer_queue_min_ratio": rng.choice([None, 0.25, 0.5, 1.0, 2.0]),
+        "prefill_delayer_max_delay_ms": rng.choice([None, None, 0.0, 3.90625, 15.625, 50.0]),
+        "prefill_max_requests": rng.choice([None, None, None, 1, 2, 4]),
+    }
 
 
 @cache

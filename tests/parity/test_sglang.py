@@ -27,6 +27,7 @@ FILES = ("A", "AF", "B", "C", "D", "E", "F", "G", "G1", "G2", "H", "R", "RB", "R
 OVERLAP, RADIX, RECKLESS = {"overlap": True}, {"disable_radix_cache": False}, {"schedule_conservativeness": 0.05}
 MIXED, SURE = {"enable_mixed_chunk": True}, {"eos_share": 0.0}  # answers of max_tokens: memory lacks more often
 LPM, LIMITS = {**RADIX, "schedule_policy": "lpm"}, {"clip": True}  # max_tokens beyond memory
+DELAYER = {**OVERLAP, "enable_prefill_delayer": True}
 LIVE: dict[str, dict[str, Any]] = {
     "no radix": {"disable_radix_cache": True, **LIMITS},
     "radix": {**RADIX, **RECKLESS, "schedule_policy": "fcfs"},
@@ -44,12 +45,17 @@ LIVE: dict[str, dict[str, Any]] = {
     "overlap, page 16": {**OVERLAP, "page_size": 16},
     "overlap, page 64": {**OVERLAP, "page_size": 64},
     "overlap, ignore_eos": {**OVERLAP, "ignore_eos": True},
+    "delayer": DELAYER,
+    "delayer, lpm": {**DELAYER, **LPM},
+    "delayer, mixed": {**DELAYER, **MIXED, **RECKLESS, **SURE},
+    "delayer, ignore_eos": {**DELAYER, "ignore_eos": True, "disable_radix_cache": True},
 }
 CROWDS: dict[str, dict[str, Any]] = {
     "radix": {**RADIX, **RECKLESS, **SURE},
     "overlap": {**OVERLAP, **RECKLESS, **SURE},
     "overlap, lpm": {**OVERLAP, **LPM},
     "overlap, lpm, mixed, page 16": {**OVERLAP, **LPM, **MIXED, **RECKLESS, **SURE, "page_size": 16},
+    "delayer, page 16": {**DELAYER, **RECKLESS, "page_size": 16},
 }
 
 

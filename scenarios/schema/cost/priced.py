@@ -23,8 +23,14 @@ class _Hardware(Protocol):
     @property
     def tensor_parallel(self) -> int: ...
 
+    @property
+    def enable_expert_parallel(self) -> bool: ...
+
 
 class _Engine(Protocol):
+    @property
+    def policy(self) -> str: ...
+
     def parameter(self, key: str, default: Any = None) -> Any:
         """A parameter of the policy: as given, or its default; `default` where it has neither."""
 

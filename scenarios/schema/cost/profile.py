@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -38,8 +39,10 @@ def _shipped(name: str) -> str:
 class ProfileCostConfig(Strict):
     """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario.
 
-    A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from the
-    newest tables of its GPU that hold all its parts; what they lack is refused by name.
+    A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from tables
+    of its GPU: those of the policy's engine that hold all its parts, of the version nearest to `engine.version` or the
+    newest. What they all lack comes from tables of other engines on the same GPU, which `provenance` calls borrowed;
+    what nobody measured is refused by name.
     """
 
     elsewhere: ClassVar = staticmethod(host_key)
@@ -124,21 +127,23 @@ class ProfileCostConfig(Strict):
             return self._composed(scenario, path, "cost.path")
         return read_profile(path)
 
-    def _composed(self, scenario: Priced, path: Path, key: str) -> Profile:
+    def _composed(self, scenario: Priced, path: Path, key: str, lenders: Sequence[Path] = ()) -> Profile:
         """The scenario's model from the tables of that file. InputError about `key` where they lack a part."""
         from simulator.timing.tables import compose, read_tables
 
-        model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
+        model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
+        others = tuple(map(read_tables, lenders))
+        how = (self.expert_load, self.moe_backend, others, hardware.enable_expert_parallel)
         try:
-            return compose(read_tables(path), model, gpu, ranks, self.expert_load, self.moe_backend)
+            return compose(read_tables(path), model, gpu, hardware.tensor_parallel, *how)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
 
     def _fitting(self, scenario: Priced) -> Profile:
-        """The shipped profile of model, GPU and parallelism; else what the GPU's tables, newest first, amount to."""
-        from scenarios.profiles import shipped_profiles, shipped_tables
+        """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to."""
+        from scenarios.profiles import shipped_profiles, shipped_tables, tables_for
+        from simulator.policies import server_of
         from simulator.timing.profile import described, read_profile, refusal
-        from simulator.timing.tables import read_tables
 
         shipped, tables = shipped_profiles(), shipped_tables()
         model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
@@ -148,11 +153,13 @@ class ProfileCostConfig(Strict):
                 profile = read_profile(path)
                 if refusal(profile, model, gpu, ranks) is None:
                     return profile
+        engine = scenario.engine
+        own, others = tables_for(of_gpu, server_of(engine.policy).kernels, str(engine.parameter("version")))
         lacking: InputError | None = None
-        for name, path in tables.items():
-            if name.startswith(of_gpu) and read_tables(path).gpu == of_gpu:
+        for lenders in ((), (*own[1:], *others)):
+            for path in own:
                 try:
-                    return self._composed(scenario, path, "cost.kind")
+                    return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
                 except InputError as error:
                     lacking = lacking or error
         if lacking is not None:

@@ -49,6 +49,12 @@ LAUNCH = Launch(
         Flag("--schedule-policy", "engine.order", default="fcfs", always=True, words=_ORDERS),
         Flag("--schedule-conservativeness", "engine.schedule_conservativeness", default=1.0, always=True),
         Flag("--enable-mixed-chunk", "engine.enable_mixed_chunk", default=False, means=True),
+        Flag("--prefill-max-requests", "engine.prefill_max_requests"),
+        Flag("--enable-prefill-delayer", "engine.enable_prefill_delayer", default=False, means=True),
+        Flag("--prefill-delayer-max-delay-passes", "engine.prefill_delayer_max_delay_passes", default=30),
+        Flag("--prefill-delayer-token-usage-low-watermark", "engine.prefill_delayer_token_usage_low_watermark"),
+        Flag("--prefill-delayer-queue-min-ratio", "engine.prefill_delayer_queue_min_ratio"),
+        Flag("--prefill-delayer-max-delay-ms", "engine.prefill_delayer_max_delay_ms"),
         Flag("--page-size", "engine.block_size", default=1, always=True),
         Flag("--disable-radix-cache", "engine.enable_prefix_caching", default=True, means=False),
         Flag("--disable-overlap-schedule", "engine.async_scheduling", default=True, means=False),
@@ -86,8 +92,8 @@ LAUNCH = Launch(
         "KV outside the GPU, and moving between servers, is not modelled from flags": "*hicache* disaggregation-* "
         "enable-hierarchical-cache enable-lmcache cpu-offload-gb offload-*",
         "prompts of tokens alone are modelled": "*mm-* *multimodal*",
-        "this rule of the scheduler is not modelled yet": "*priority* prefill-max-requests enable-dynamic-chunking "
-        "*prefill-delayer* load-balance-method radix-eviction-policy scheduler-recv-interval",
+        "this rule of the scheduler is not modelled yet": "*priority* enable-dynamic-chunking min-free-slots-delay "
+        "prefill-decode-interval* load-balance-method radix-eviction-policy scheduler-recv-interval",
     },
     container="lmsysorg/sglang:latest",
     port=30000,

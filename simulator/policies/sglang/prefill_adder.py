@@ -13,6 +13,7 @@ from simulator.division import cdiv
 from simulator.plan import Chunk, View
 from simulator.policies.parts.plans import chunk_of
 from simulator.policies.sglang.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
+from simulator.policies.sglang.prefill_delayer import DelayerPass, Delays, PrefillDelayer
 from simulator.request import RequestView
 
 IGNORE_EOS_RESERVE_TOKENS = 1
@@ -28,6 +29,8 @@ class SglangLimits(NamedTuple):
     mixes: bool  # decodes share a prefill's step
     knows_lengths: bool  # every answer has `max_tokens`: SGLang's `ignore_eos`
     conservativeness: float
+    max_requests: float  # of a prefill
+    delayer: PrefillDelayer | None
 
 
 class Verdict(Enum):
@@ -85,8 +88,8 @@ class PrefillAdder:
     for rounding (`PrefillBudget.reserve`, prefill_budget.py:161). `ratio` is the new token ratio.
     """
 
-    def __init__(self, view: View, limits: SglangLimits, ratio: float) -> None:
-        slots, chunk, begin, in_chunks, mixes, knows_lengths, _ = limits
+    def __init__(self, view: View, limits: SglangLimits, ratio: float, delays: Delays) -> None:
+        slots, chunk, begin, in_chunks, mixes, knows_lengths, _, max_requests, delayer = limits
         self.view = view
         self.running = len(view.running) - len(view.prefilling)
         self.chunks: list[Chunk] = []
@@ -95,6 +98,7 @@ class PrefillAdder:
         self.is_full = False  # a request found no room or no slot: `batch_is_full`
         self.size = view.block_size
         self.slots = slots
+        self.max_requests = max_requests
         self.in_chunks = in_chunks
         self.knows_lengths = knows_lengths
         self.decodes = self.running if mixes and in_chunks else 0
@@ -111,6 +115,7 @@ class PrefillAdder:
         self._estimate = 0.0
         self._is_estimated = not self.running
         self._forecast: EosForecast | None = None
+        self.delayer = None if delayer is None else DelayerPass(delayer, delays, view, self.running)
 
     # Memory
 
@@ -180,6 +185,8 @@ class PrefillAdder:
         size if that is none, for it must go on to free its KV (prefill_budget.py:142).
         """
         for request in self.view.prefilling:
+            if self.delayer is not None:
+                self.delayer.holds_back()  # others alone: this prompt goes on (:1160)
             if self.chunk_left <= 0:
                 self._hold_decodes()  # the real chunk would be empty or negative
             within = self.chunk_left if self._has_room(self.chunk_left) else int(self.memory_left)
@@ -226,6 +233,8 @@ class PrefillAdder:
                 self.is_full = True
                 return
             self.tried.append(request)
+            if len(self.chunks) >= self.max_requests:
+                return
             verdict = self._add(request)
             if verdict is not _CONTINUE:
                 self.is_full = verdict is _NO_TOKEN and bool(self.chunks or self.running)
@@ -263,6 +272,8 @@ class PrefillAdder:
             tokens = (cached + self.chunk_left // unit * unit) // unit * unit - cached
             if tokens <= 0:
                 return _OTHER
+        if self.delayer is not None and self.delayer.holds_back():
+            return _OTHER
         self._compute(request, tokens, extend, cdiv(tokens, self.size))
         return _CONTINUE
 
@@ -281,6 +292,8 @@ class PrefillAdder:
         is_alone = not (self.running or self.chunks)  # refused there, it would wait for ever, as it does in SGLang
         if not (is_alone or self._forecast.fits(left - paged)):
             return _NO_TOKEN
+        if self.delayer is not None and self.delayer.holds_back():
+            return _OTHER
         if extend > self.chunk_left and self.chunks and not self.in_chunks:
             return _OTHER
         if self.chunk_left <= 0:

@@ -10,6 +10,7 @@ from simulator.plan import Holds, Preemption, StepPlan, View
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, step_plan
 from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.sglang.prefill_adder import PrefillAdder, SglangLimits
+from simulator.policies.sglang.prefill_delayer import NO_DELAYS, Delays
 from simulator.request import RequestView
 
 
@@ -19,6 +20,7 @@ class Note(NamedTuple):
     ratio: float  # the new token ratio at the decode step `since`, from where on it falls
     since: int
     full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
+    delays: Delays = NO_DELAYS
 
 
 _ARRIVAL: Final = Holds.ARRIVAL
@@ -29,13 +31,15 @@ def step(view: View, limits: SglangLimits) -> StepPlan:
     """The plan of a step: the prompts that fit, in a batch of their own or beside the decodes; else the decodes."""
     prefilling, has_waiting = view.prefilling, len(view.waiting) > 0
     running = len(view.running) - len(prefilling)
-    if not (running or prefilling or has_waiting):
-        return UNTIL_ARRIVAL  # without a note: the ratio begins anew
     note = view.note
+    if not (running or prefilling or has_waiting):
+        if limits.delayer is None or not isinstance(note, Note):
+            return UNTIL_ARRIVAL  # without a note: the ratio begins anew
+        return step_plan(holds=_ARRIVAL, note=_first_note(view, limits, note.delays.over()))
     if not isinstance(note, Note):
-        note = Note(first_ratio(limits.conservativeness), view.decode_steps, 0)
+        note = _first_note(view, limits, NO_DELAYS)
     elif note.full and note.full != running:  # a request left (:3949, :3968)
-        note = Note(note.ratio, note.since)
+        note = Note(note.ratio, note.since, 0, note.delays)
     holds = _ARRIVAL
     tried: tuple[RequestView, ...] | None = None
     if prefilling or (has_waiting and not note.full and running < limits.slots):
@@ -47,10 +51,14 @@ def step(view: View, limits: SglangLimits) -> StepPlan:
         if adder.chunks:
             return _prefill(view, limits, adder, note)
         tried = tuple(adder.tried)
+        delays = note.delays if adder.delayer is None else adder.delayer.end(0)
         if adder.is_full:
-            note = Note(note.ratio, note.since, running)
+            note = Note(note.ratio, note.since, running, delays)
         else:
+            note = Note(note.ratio, note.since, note.full, delays)
             holds = Holds.STEP
+    elif note.delays.passes:
+        note = Note(note.ratio, note.since, note.full, note.delays.over())
     if view.decode_blocks_needed > view.num_free_blocks:
         if running > view.num_decoding:  # the running step's results will free memory (:4470)
             return StepPlan(decode=False, tried=tried, withheld=True, note=note)
@@ -60,9 +68,13 @@ def step(view: View, limits: SglangLimits) -> StepPlan:
     return step_plan(holds=holds, note=note, tried=tried)
 
 
+def _first_note(view: View, limits: SglangLimits, delays: Delays) -> Note:
+    return Note(first_ratio(limits.conservativeness), view.decode_steps, 0, delays)
+
+
 def _adder(view: View, limits: SglangLimits, note: Note) -> PrefillAdder:
     ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, limits.conservativeness)
-    return PrefillAdder(view, limits, ratio)
+    return PrefillAdder(view, limits, ratio, note.delays)
 
 
 def _prefill(view: View, limits: SglangLimits, adder: PrefillAdder, note: Note) -> StepPlan:
@@ -80,11 +92,14 @@ def _prefill(view: View, limits: SglangLimits, adder: PrefillAdder, note: Note) 
         to_end = tuple([request for request in adder.batch if request.is_decoding])
     elif limits.mixes and view.prefilling:
         to_end = tuple([chunk.request for chunk in adder.chunks])
+    delays = note.delays
+    if adder.delayer is not None:  # the decodes of a mixed step count (:4069)
+        delays = adder.delayer.end(len(adder.chunks) + mixed * view.num_decoding)
     # The ratio falls only where decodes are alone.
     return step_plan(
         prefill=tuple(adder.chunks),
         decode=mixed,
-        note=Note(note.ratio, note.since + mixed, full),
+        note=Note(note.ratio, note.since + mixed, full, delays),
         tried=tuple(adder.tried),
         to_end=to_end,
         withheld=mixes and not mixed,
@@ -113,5 +128,5 @@ def _retract(view: View, limits: SglangLimits, note: Note, tried: tuple[RequestV
         prefill=tuple(adder.chunks),
         tried=tried,
         to_end=tuple(stay),  # as they were sorted (`filter_batch`, schedule_batch.py:3530)
-        note=Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay)),
+        note=Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay), 0, note.delays),
     )

@@ -152,4 +152,5 @@ SERVER = Server(
     ),
     overlaps_since=None,
     launch=LAUNCH,
+    kernels="trtllm",
 )

@@ -35,7 +35,16 @@ from simulator.timing.tables.decodes_beside import PACKED, beside_factor
 from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.latent import latent_attention
-from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, PartSource
+from simulator.timing.tables.lenders import as_under, first, marked, with_products
+from simulator.timing.tables.part_sources import (
+    ASSUMED,
+    BORROWED,
+    ESTIMATED,
+    EXTRAPOLATED,
+    INTERPOLATED,
+    MEASURED,
+    PartSource,
+)
 from simulator.timing.tables.products import (
     BLOCKS,
     WEIGHT_BYTES,
@@ -52,6 +61,7 @@ from simulator.timing.tables.routed_experts import (
     has_experts,
     routed_experts,
 )
+from simulator.timing.tables.table_files import engine_of
 from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
@@ -61,31 +71,51 @@ UNMEASURED = "no public table holds dense products of int4 or int8 weights"
 
 
 @lru_cache(maxsize=64)
-def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN, backend: str = AUTO) -> Profile:
+def compose(
+    tables: Tables,
+    model: Model,
+    gpu: Gpu,
+    ranks: int,
+    load: str = EVEN,
+    backend: str = AUTO,
+    lenders: tuple[Tables, ...] = (),
+    shares_experts: bool = False,
+) -> Profile:
     """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
 
-    `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
+    `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them. A part
+    that the tables lack comes from the first of the `lenders` that has it. With `shares_experts` each GPU holds whole
+    experts, otherwise a part of the width of all.
     """
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
+    tables = with_products(tables, (precision(model), "bf16"), lenders)
     parts: list[PartSource] = []
     layer = _products(tables, model, ranks, parts)
     experts, read = None, [tables.document]
     if model.experts:
-        near = _tables_of_experts(tables, model, backend)
-        experts = _experts(tables, near, model, ranks, (load, backend), parts, layer)
-        read.append({**near.document, "errors": errors_of_experts(near, model)})
+        near = _tables_of_experts(tables, model, backend, lenders)
+        way = (load, backend, shares_experts)
+        experts, found = _experts(tables, near, model, ranks, way, parts, layer)
+        read.append({**found.document, "errors": errors_of_experts(found, model)})
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     skew = None
     if model.kv_lora_rank:
-        attention, more, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
-        parts += more
+        (attention, more, latent), lender = first(
+            tables, lenders, lambda each: latent_attention(each, tables, model, gpu, ranks)
+        )
+        parts += marked(more, tables, lender.software)
         read.append(latent)
     else:
-        attention = _attention(tables, model, ranks, parts)
+        (attention, more), lender = first(tables, lenders, lambda each: _attention(each, model, ranks))
+        parts += marked(more, tables, lender.software)
         skew = _skew(tables, model, ranks, attention, parts)
-    reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
+    reduce = None
+    if ranks > 1:
+        reduced, lender = first(tables, lenders, lambda each: _all_reduce(each, model, ranks))
+        reduce = reduced[0]
+        parts += marked(reduced[1], tables, lender.software)
     parts.append(PartSource(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(PartSource("sampler", ASSUMED, "as measured on other cards"))
     return Profile(
@@ -138,30 +168,41 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource])
     return {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
 
 
-def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTables:
-    """The tables of experts beside these: of those that hold the model's precision, the nearest version."""
-    near = [] if tables.folder is None else beside(tables.folder, tables.gpu, tables.software)
+def _tables_of_experts(tables: Tables, model: Model, backend: str, lenders: tuple[Tables, ...]) -> list[ExpertTables]:
+    """The tables of experts beside these: those that hold the model's precision first, the nearest version before."""
+    near = []
+    for each in (tables, *lenders):
+        near += [] if each.folder is None else beside(each.folder, each.gpu, each.software)
     if not near:
         what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
         raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
-    return next((each for each in near if has_experts(each, model, backend)), near[0])
+    return [each for each in near if has_experts(each, model, backend)] or near[:1]
 
 
 def _experts(
     tables: Tables,
-    found: ExpertTables,
+    near: list[ExpertTables],
     model: Model,
     ranks: int,
-    how: tuple[str, str],
+    how: tuple[str, str, bool],
     parts: list[PartSource],
     layer: dict[str, Curve],
-) -> RoutedExperts:
-    """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
-    experts, experts that every token uses, and the feed-forward of layers without experts.
+) -> tuple[RoutedExperts, ExpertTables]:
+    """The routed experts, and the tables that they come from. What stands beside them goes into `layer`, as a mean over
+    all layers: router, choice of experts, experts that every token uses, and the feed-forward of layers without.
     """
-    routed, alone = routed_experts(found, model, ranks, *how)
-    since = "" if found.software == tables.software else f", as under {found.software}"
-    parts.append(PartSource("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
+    for found in near:
+        try:
+            routed, alone = routed_experts(found, model, ranks, *how)
+            break
+        except InputError:
+            if found is near[-1]:
+                routed, alone = routed_experts(near[0], model, ranks, *how)
+    words = f"{alone.words}, {alone.kernel}"
+    if found.software != tables.software:
+        words = as_under(words, found.software)
+    is_lent = engine_of(found.software) != engine_of(tables.software)
+    parts.append(PartSource("experts", BORROWED if is_lent else alone.how, words))
     others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
     if not chooses_experts(alone.kernel):
         others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
@@ -175,7 +216,7 @@ def _experts(
             for op, (n, k) in feed_forward(model, width, ranks).items():
                 others[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
     layer |= others
-    return routed
+    return routed, found
 
 
 def _product(
@@ -192,13 +233,16 @@ def _product(
     if estimated := tables.document.get("estimated", {}).get(dtype, ""):
         how, estimated = ESTIMATED, f", {estimated}"
     quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
+    if lent := tables.document.get("lent", {}).get(dtype):
+        how, estimated = BORROWED, f", as under {lent}"
     parts.append(PartSource(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
 
-def _attention(tables: Tables, model: Model, ranks: int, parts: list[PartSource]) -> Attention:
+def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, list[PartSource]]:
     """Attention of a layer: where some layers see a window and others all, the mean of both by their number."""
+    parts: list[PartSource] = []
     heads = (model.heads // ranks, model.local_kv_heads(ranks))
     kv, width = kv_precision(model), model.head_dim
     share = model.windowed_layers / model.layers
@@ -220,12 +264,13 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[PartSource]
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
     parts.append(PartSource("prompts beside decodes", ESTIMATED, words))
-    return Attention(
+    attention = Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
         launch_us,
         beside,
     )
+    return attention, parts
 
 
 def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[PartSource]) -> Skew | None:
@@ -262,12 +307,12 @@ def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
     return physics.us({**features, "chain": each})
 
 
-def _all_reduce(tables: Tables, model: Model, ranks: int, parts: list[PartSource]) -> Curve:
+def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[PartSource]]:
     """A step's all-reduces over tokens: two a layer."""
     if ranks not in tables.all_reduce:
         there = ", ".join(map(str, sorted(tables.all_reduce))) or "none"
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
-    parts.append(PartSource(f"all-reduce among {ranks}", MEASURED))
-    return make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
+    curve = make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
+    return curve, [PartSource(f"all-reduce among {ranks}", MEASURED)]

@@ -23,6 +23,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics, Sum
+from simulator.timing.profile.profile_scope import kv_precision, precision
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Surface, flat
 from simulator.timing.tables.latent_counts import Dimensions, projections, up_projection_us
@@ -54,13 +55,15 @@ def find_latent(tables: Tables) -> LatentTables | None:
 
 
 def latent_attention(
-    tables: Tables, model: Model, gpu: Gpu, ranks: int, dtype: str, kv_dtype: str
+    beside: Tables, tables: Tables, model: Model, gpu: Gpu, ranks: int
 ) -> tuple[Attention, list[PartSource], Mapping[str, Any]]:
     """The attention modules of a layer on one of `ranks` GPUs, projections included; their parts; what was read.
 
-    InputError that names what was not measured.
+    The modules lie beside the tables `beside`; `tables` have the products of other projections. InputError that names
+    what was not measured.
     """
-    latent = find_latent(tables)
+    dtype, kv_dtype = precision(model), kv_precision(model)
+    latent = find_latent(beside)
     if latent is None:
         what = f"{tables.name} has no kernel times of multi-head latent attention, which {model.name} needs"
         raise InputError(what, hint=f"{_others(tables.folder)}kind: roofline prices it by its dimensions")
@@ -72,7 +75,7 @@ def latent_attention(
         module, how, words = module_of(modules, heads, latent.name)
         if latent.document.get("norms_taken_out"):
             how, words = how if how == EXTRAPOLATED else ESTIMATED, f"{words}, less uncompiled norms and rope"
-        if latent.software != tables.software:
+        if latent.software != beside.software:
             words = f"{words}, as under {latent.software}"
         if of != latent.dimensions:
             module = _with_projections(tables, latent, modules, module, of, heads)

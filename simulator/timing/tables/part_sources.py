@@ -7,8 +7,9 @@ from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.step import JointTable
 
 MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
-ESTIMATED, ASSUMED = "estimated", "assumed"
-"""At that size; between sizes; beyond them; by a form that holds on other cards; from a datasheet or another card."""
+ESTIMATED, ASSUMED, BORROWED = "estimated", "assumed", "borrowed"
+"""At that size; between sizes; beyond them; by a form that holds on other cards; from a datasheet or another card; from
+kernels of another engine or version on the same card."""
 UNEQUAL = "unequal contexts"  # the part, and its name among those that a profile says are assumed
 WHOLE_STEP = "step"  # a curve of whole steps, of a profile that was fitted to a log
 

@@ -117,10 +117,14 @@ def find_experts(
 
 
 def routed_experts(
-    tables: ExpertTables, model: Model, ranks: int, load: str = EVEN, backend: str = AUTO
+    tables: ExpertTables, model: Model, ranks: int, load: str = EVEN, backend: str = AUTO, whole: bool = False
 ) -> tuple[RoutedExperts, FoundExperts]:
-    """All of a model's routed experts on `ranks` GPUs that divide them by width, or among more that share them."""
-    alone = find_experts(tables, model, ranks, 1, load, backend)
+    """All of a model's routed experts on `ranks` GPUs that divide them by width, or among more that share them.
+
+    With `whole` these GPUs too hold whole experts.
+    """
+    tensor, expert = (1, ranks) if whole else (ranks, 1)
+    alone = find_experts(tables, model, tensor, expert, load, backend)
     shared = {}
     for gpus in range(2, MOST_SHARING + 1):
         if model.experts % gpus == 0:

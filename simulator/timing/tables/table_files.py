@@ -38,10 +38,15 @@ def unscaled(values: Sequence[int | None]) -> Array:
 
 
 def nearest_versions(tables: Iterable[T], gpu: str, software: str) -> list[T]:
-    """Sort the tables of a GPU, those whose version is nearest to `software` first."""
+    """Sort the tables of a GPU and the same engine, those whose version is nearest to `software` first."""
     wanted = _minor(software)
-    found = [each for each in tables if each.gpu == gpu]
+    found = [each for each in tables if each.gpu == gpu and engine_of(each.software) == engine_of(software)]
     return sorted(found, key=lambda each: (abs(_minor(each.software) - wanted), each.name))
+
+
+def engine_of(software: str) -> str:
+    """The engine of "vLLM 0.19.0"."""
+    return software.rpartition(" ")[0]
 
 
 def _minor(software: str) -> float:

@@ -1,6 +1,7 @@
 """The machines of the bounds, against what is known and against all orders tried."""
 
 import random
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -41,8 +42,8 @@ def test_never_more_late_than_must_be(seed: int) -> None:
         assert relaxed[1] == count - best
 
 
-def _in_time(arrival, due, work, chosen) -> bool:  # type: ignore[no-untyped-def]
-    """Whether these can all end in time with preemption: what lies between an arrival and a due fits there."""
+def _in_time(arrival: np.ndarray, due: np.ndarray, work: np.ndarray, chosen: Sequence[int]) -> bool:
+    """True if these can all end in time with preemption: what lies between an arrival and a due fits there."""
     return all(
         sum(work[k] for k in chosen if arrival[k] >= start and due[k] <= end) <= end - start
         for start in arrival[list(chosen)]

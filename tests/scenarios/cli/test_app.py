@@ -22,6 +22,7 @@ RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz",
 VERBS = [
     "run",
     "compare",
+    "bound",
     "sweep",
     "plan",
     "bench-plan",

@@ -86,15 +86,12 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
         ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in nvfp4"),
         ("tables-h100-fp8", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),
         ("tables-h100-fp8", ("model.dtype_bytes=0.53",), "no public table holds dense products of int4 or int8"),
-        ("tables-b200-nvfp4", ("model.matmul_dtype=fp8_block", "model.dtype_bytes=1"), "launches, not kernels"),
         ("tables-b200-nvfp4", ("hardware.gpu=gb200", "hardware.tensor_parallel=8"), "no all-reduce among 8 GPUs"),
         ("tables-b200-nvfp4", ("model.head_dim=96",), "no decode attention for heads of 96"),
         ("tables-b200-nvfp4", ("model.kv_dtype_bytes=4",), "with float32 KV"),
         ("tables-l40s", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),
-        ("tables-rtx-pro-6000", ("hardware.gpu=b300", "model.head_dim=192"), "heads of 192 with bf16 KV"),
         ("tables-h100-fp8", ("model.kv_lora_rank=512", "model.rope_head_dim=64"), "multi-head latent attention"),
         ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),
-        ("tables-h100-fp8-block", ("hardware.gpu=h200",), "launches, not kernels"),
         ("tables-a100", ("model={base: qwen2.5-72b, dtype_bytes: 1}",), "has no matrix products of fp8"),
         ("tables-h100-window", ("model.sliding_window=512",), "a window of 512 tokens"),
         ("tables-h100-mixtral", ("model={base: mixtral-8x7b, expert_dtype: nvfp4}",), "has no experts of nvfp4"),
@@ -109,6 +106,36 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
 def test_what_nothing_was_measured_of_is_refused(name: str, overrides: tuple[str, ...], says: str) -> None:
     with pytest.raises(InputError, match=says):
         composed(name, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("tables-b200-nvfp4", ("model.matmul_dtype=fp8_block", "model.dtype_bytes=1")),
+        ("tables-h100-fp8-block", ("hardware.gpu=h200",)),
+    ],
+)
+def test_products_that_an_engine_lacks_are_borrowed_from_another(name: str, overrides: tuple[str, ...]) -> None:
+    parts = composed(name, *overrides)[1]["composed"]
+    assert parts["qkv"].startswith("borrowed, fp8_block")
+    assert "as under SGLang 0.5.14" in parts["qkv"]
+    assert not parts["lm_head"].startswith("borrowed")
+
+
+@pytest.mark.parametrize(
+    ("policy", "software"), [("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt_llm", "trtllm"), ("tgi", "vllm")]
+)
+def test_each_engine_is_priced_by_its_own_kernels(policy: str, software: str) -> None:
+    found = composed("tables-h100-fp8", f"engine={{policy: {policy}, max_num_batched_tokens: 8192}}")[1]
+    assert f"-{software}-" in found["profile"]
+    assert "borrowed" not in " ".join(found["composed"].values())
+
+
+def test_the_tables_nearest_to_the_version_are_taken() -> None:
+    of = [
+        composed("tables-h100-fp8", f"engine.version={version}")[1]["profile"] for version in ("0.15", "0.19", "0.24")
+    ]
+    assert of == ["h100-vllm-0.19", "h100-vllm-0.19", "h100-vllm-0.24"]
 
 
 def test_what_is_said_of_experts_is_not_said_of_a_fitted_profile() -> None:

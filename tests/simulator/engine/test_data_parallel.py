@@ -275,3 +275,19 @@ def test_what_cannot_share_experts_says_so(override: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         scenarios.run(scenarios.load(MIXTURE, [override]))
     assert "hardware.enable_expert_parallel" in str(caught.value)
+
+
+def test_one_replica_of_several_gpus_holds_whole_experts_on_each() -> None:
+    of = [
+        "replicas=1",
+        "hardware={gpu: h100, tensor_parallel: 2, enable_expert_parallel: true}",
+        "cost={kind: profile}",
+    ]
+    shared, apart = scenarios.load(MIXTURE, of), scenarios.load(MIXTURE, [*of, "hardware.enable_expert_parallel=false"])
+    from scenarios.assembly.replica_parts import build
+
+    assert build(shared).group_cost is None
+    step = StepShape(64, 64_000)
+    one, two = (build(each).cost.step_s(step) for each in (shared, apart))
+    assert one != two
+    assert 0.5 < one / two < 2.0

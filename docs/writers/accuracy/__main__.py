@@ -1,0 +1,58 @@
+"""Score the scenarios of measured runs, and compare with the figures last committed: `make accuracy`.
+
+    python -m docs.writers.accuracy [--engine vllm] [--every 4] [--rows FILE] [--write]
+
+Exit code 1 where a cell has become worse. `--every N` takes each N-th row; figures are kept for the whole alone.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from docs.writers.accuracy.served import ENGINES, read_rows
+from docs.writers.accuracy.served_score import by, figures, reasons, score, table, worse, write_rows
+from scenarios.places import shared_folder
+from simulator.errors import InputError
+
+FIGURES = Path(__file__).with_name("figures.json")
+ROWS = "measured/ground_truth/silicon"
+
+
+def main() -> int:
+    """Score, print, compare."""
+    parser = argparse.ArgumentParser(prog="python -m docs.writers.accuracy", description="Score measured runs.")
+    parser.add_argument("--engine", choices=[*ENGINES], help="rows of this engine alone")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th row of a cell alone")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write each row with its errors there (JSON lines)")
+    parser.add_argument("--write", action="store_true", help="keep the figures, for later runs to be compared with")
+    asked = parser.parse_args()
+    folder = shared_folder() / ROWS
+    rows = []
+    for engine in [asked.engine] if asked.engine else ENGINES:
+        ordered = sorted(read_rows(folder, engine), key=lambda row: (row.cell, row.tensor_parallel, row.isl, row.name))
+        rows += ordered[:: asked.every]
+    scored = [score(row) for row in rows]
+    if asked.rows is not None:
+        write_rows(scored, asked.rows)
+    for lines in (table(scored, lambda row: row.engine), table(scored, lambda row: row.cell), reasons(scored)):
+        print("\n".join([*lines, ""]))
+    if asked.every > 1:
+        return 0
+    now = {cell: figures(some) for cell, some in by(scored, lambda row: row.cell).items()}
+    before = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    if asked.write:
+        FIGURES.write_text(json.dumps(before | now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        return 0
+    found = worse(now, before)
+    for line in found:
+        print(f"worse: {line}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,119 @@
+"""How far scenarios of measured runs are off: by engine, and by cell (engine, model, GPU and precision)."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docs.writers.accuracy.served import Row, scenario_of
+from scenarios.runs.runner import run
+from simulator.errors import InputError
+from simulator.metrics.latency import finished, tpot_s, ttft_s
+
+WAVES = 3
+"""So many times the concurrency are the requests of a run; the first of these are not counted."""
+
+KIND = "layers of a kind that is not modelled"
+POINTS, SHARE = 0.02, 0.10
+"""A cell is worse if its error grew by more than so many points and by more than this share of what it was."""
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A row with the errors of TPOT and TTFT (signed fractions), or why it has none."""
+
+    row: Row
+    tpot: float = math.nan
+    ttft: float = math.nan
+    refused: str = ""
+    contradiction: str = ""
+
+
+def score(row: Row, waves: int = WAVES) -> Scored:
+    """Simulate a row. The mean TPOT and the median TTFT of all requests but the first of each user are compared."""
+    if row.contradiction:
+        return Scored(row, contradiction=row.contradiction)
+    scenario = scenario_of(row, waves)
+    if scenario is None:
+        return Scored(row, refused=KIND)
+    try:
+        records = run(scenario).records
+    except InputError as error:
+        return Scored(row, refused=error.message)
+    except ArithmeticError as error:
+        return Scored(row, refused=f"{type(error).__name__}: {error}")
+    counted = finished(records)
+    counted[: row.concurrency] = False
+    if not counted.any():
+        return Scored(row, refused="no request was served")
+    tpot_ms = 1e3 * float(np.mean(tpot_s(records)[counted]))
+    ttft_ms = 1e3 * float(np.median(ttft_s(records)[counted]))
+    return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+
+
+def figures(scored: Sequence[Scored]) -> dict[str, float]:
+    """Rows, the share that is refused, and the size of errors: median and p90 of TPOT and of TTFT."""
+    possible = [each for each in scored if not each.contradiction]
+    priced = [each for each in possible if not each.refused]
+    found: dict[str, float] = {"rows": len(possible)}
+    found["refused"] = 1.0 - len(priced) / len(possible) if possible else 0.0
+    for name in ("tpot", "ttft"):
+        errors = np.abs([getattr(each, name) for each in priced])
+        errors = errors[~np.isnan(errors)]
+        if len(errors):
+            found |= {f"{name}_median": float(np.median(errors)), f"{name}_p90": float(np.quantile(errors, 0.9))}
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def by(scored: Iterable[Scored], key: Callable[[Row], str]) -> dict[str, list[Scored]]:
+    """The rows by what `key` says of them, in order of that."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for each in scored:
+        groups[key(each.row)].append(each)
+    return dict(sorted(groups.items()))
+
+
+def table(scored: Sequence[Scored], key: Callable[[Row], str]) -> list[str]:
+    """A line for each group."""
+    lines = [f"{'':52} {'rows':>5} {'refused':>8} {'TPOT p50':>9} {'bias':>7} {'p90':>7} {'TTFT p50':>9} {'p90':>7}"]
+    for name, some in by(scored, key).items():
+        found = figures(some)
+        bias = [each.tpot for each in some if not math.isnan(each.tpot)]
+        parts = [found["refused"], found.get("tpot_median"), float(np.median(bias)) if bias else None]
+        parts += [found.get("tpot_p90"), found.get("ttft_median"), found.get("ttft_p90")]
+        words = [f"{100 * part:7.1f}%" if part is not None else f"{'-':>8}" for part in parts]
+        lines.append(f"{name:52} {found['rows']:5.0f} {' '.join(words)}")
+    return lines
+
+
+def reasons(scored: Sequence[Scored]) -> list[str]:
+    """Why rows are refused or left out, the most frequent first."""
+    counted = Counter(each.refused or f"contradicts itself: {each.contradiction}" for each in scored
+                      if each.refused or each.contradiction)  # fmt: skip
+    return [f"{count:5} {words}" for words, count in counted.most_common()]
+
+
+def worse(now: Mapping[str, Figures], before: Mapping[str, Figures]) -> list[str]:
+    """The cells that have become worse than the figures last committed, in words."""
+    found = []
+    for cell, was in before.items():
+        for name in ("tpot_median", "tpot_p90", "ttft_median", "refused"):
+            one, two = was.get(name), now.get(cell, {}).get(name)
+            if one is not None and two is not None and two > one + POINTS and two > one * (1 + SHARE):
+                found.append(f"{cell}: {name} {100 * one:.1f} % -> {100 * two:.1f} %")
+    return found
+
+
+def write_rows(scored: Sequence[Scored], path: Path) -> None:
+    """Write each row with its errors as a line of JSON."""
+    with path.open("w", encoding="utf-8") as file:
+        for each in scored:
+            found: dict[str, Any] = asdict(each)
+            file.write(json.dumps({**found.pop("row"), **found}) + "\n")

@@ -1,0 +1,59 @@
+"""Scores of measured runs: rows as scenarios, rows that contradict themselves, cells that have become worse."""
+
+from dataclasses import replace
+
+import pytest
+
+from docs.writers.accuracy.served import Row, scenario_of
+from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse
+
+ROW = Row(
+    "a", "vllm", "0.19.0", "meta-llama/Llama-3.1-70B", "h200_sxm", "fp8",
+    512, 64, 4, 4, 1, 1, 1, True, 60.0, 14.0,
+)  # fmt: skip
+
+
+def test_a_row_is_simulated_and_compared() -> None:
+    found = score(ROW, waves=2)
+    assert not found.refused
+    assert abs(found.tpot) < 0.6
+    assert score(replace(ROW, tpot_ms=7.0), waves=2).tpot == pytest.approx(2 * found.tpot + 1)
+
+
+def test_a_row_of_an_unknown_model_is_refused_and_counted() -> None:
+    assert scenario_of(replace(ROW, model="zhipuai/GLM-5"), 2) is None
+    scored = [score(replace(ROW, model="zhipuai/GLM-5")), Scored(ROW, 0.1, -0.3)]
+    assert figures(scored) == {
+        "rows": 2, "refused": 0.5, "tpot_median": 0.1, "tpot_p90": 0.1, "ttft_median": 0.3, "ttft_p90": 0.3,
+    }  # fmt: skip
+    assert reasons(scored) == ["    1 layers of a kind that is not modelled"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tensor_parallel": 64}, "64 GPUs of a node that has 8"),
+        ({"tensor_parallel": 4, "data_parallel": 4}, "16 GPUs"),
+        ({"tpot_ms": 0.0}, "no TPOT"),
+        ({"model": "deepseek-ai/DeepSeek-R1", "version": "1.2.0rc6.post3"}, "drafts"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_not_scored(fields: dict[str, object], says: str) -> None:
+    row = replace(ROW, **fields)  # type: ignore[arg-type] # a dictionary of any of its fields
+    assert says in row.contradiction
+    assert figures([score(row)])["rows"] == 0
+    assert replace(row, system="gb200", tpot_ms=14.0, version="").contradiction == ""
+
+
+def test_each_engine_has_its_policy_and_its_parallel_sizes() -> None:
+    found = scenario_of(replace(ROW, engine="trtllm", data_parallel=2, moe_expert=2), 2)
+    assert found is not None
+    assert found["engine"]["policy"] == "tensorrt_llm"
+    assert (found["replicas"], found["hardware"]["enable_expert_parallel"]) == (2, True)
+    assert found["engine"]["max_num_seqs"] == 2
+
+
+def test_a_cell_is_worse_by_two_points_and_a_tenth() -> None:
+    before = {"cell": {"tpot_median": 0.10}, "other": {"refused": 0.5}}
+    assert worse({"cell": {"tpot_median": 0.119}, "other": {"refused": 0.53}}, before) == []
+    assert worse({"cell": {"tpot_median": 0.125}}, before) == ["cell: tpot_median 10.0 % -> 12.5 %"]
