@@ -77,18 +77,21 @@ def _rows() -> list[tuple[str, str, str]]:
     ]
 
 
+_USERS = [f"{users} user{'s' * (users > 1)}" for users in USERS]
+
+
 def _ratios() -> Table:
     rows = [
         [f"{label}, K = {drafts}", *(f"{_ratio(gpu, curve, drafts, users):.2f}" for users in USERS)]
         for gpu, curve, label in _rows()
         for drafts in DRAFTS[1:]
     ]
-    return Table(["", *(f"{users} users" for users in USERS)], rows, "Throughput over that without drafts")
+    return Table(["", *_USERS], rows, "Throughput over that without drafts")
 
 
 def _best_table() -> Table:
     rows = [[label, *(str(_best(gpu, curve, users)) for users in USERS)] for gpu, curve, label in _rows()]
-    return Table(["", *(f"{users} users" for users in USERS)], rows, "Drafts with the most throughput")
+    return Table(["", *_USERS], rows, "Drafts with the most throughput")
 
 
 def _tpots() -> Table:
@@ -97,7 +100,7 @@ def _tpots() -> Table:
         for gpu, curve, label in _rows()
         for drafts in (0, 3, 5)
     ]
-    return Table(["", *(f"{users} users" for users in USERS)], rows, "Mean time per output token, ms")
+    return Table(["", *_USERS], rows, "Mean time per output token, ms")
 
 
 def _panels() -> list[Panel]:
