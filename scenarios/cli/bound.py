@@ -23,10 +23,10 @@ def bound(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Bound what any scheduler can reach on a scenario's requests, limits and step costs.
+    """Prove what no scheduler can beat on a scenario.
 
-    A table goes to stdout: each bound, the relaxation that proves it, and how close the policies come. Nothing is
-    written.
+    It counts with the scenario's requests, limits and step costs. A table goes to stdout: each bound, the relaxation
+    that proves it, and how close the policies come. Nothing is written.
     """
     from reports.tables.bound_table import bound_table
     from scenarios.runs.comparison import Compare
