@@ -67,6 +67,7 @@ CORE = (
     "simulator/policies/parts/plans.py",
     "simulator/policies/parts/reservations.py",
     "simulator/policies/sglang/new_tokens.py",
+    "simulator/policies/sglang/eos_forecast.py",
     "simulator/policies/sglang/prefill_adder.py",
     "simulator/policies/sglang/step.py",
     "simulator/policies/static/step.py",

@@ -36,7 +36,12 @@ def scenario_schema() -> Schema:
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without the titles of classes and OpenAPI's discriminators; docstrings in one line."""
+    """Without the titles of classes and OpenAPI's discriminators; docstrings in one line.
+
+    A whole number is written as one: which of 1 and 1.0 stands in a type depends on the order of imports.
+    """
+    if isinstance(schema, float) and schema.is_integer():
+        return int(schema)
     if isinstance(schema, list):
         return [_cleaned(item) for item in schema]
     if not isinstance(schema, dict):

@@ -33,7 +33,7 @@ class DataParallelGroup:
         self._end_s = 0.0  # of the last step
         traits = replicas[0].state.traits
         self._waves: Waves | None = None
-        if traits.dp_sync_interval is not None or traits.prefill_schedule_interval > 1:
+        if len(replicas) > 1 and (traits.dp_sync_interval is not None or traits.prefill_schedule_interval > 1):
             self._waves = Waves(traits.dp_sync_interval or USUAL_SYNC_INTERVAL, traits.prefill_schedule_interval)
             for replica in replicas:
                 if replica.completion.decisions is not None:

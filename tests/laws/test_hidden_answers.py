@@ -177,6 +177,7 @@ def test_what_a_router_is_told() -> None:
         "predicted_output_tokens": 9,
         "deadline_s": 2.5,
         "content": dataclasses.replace(content, output_token_ids=()),
+        "data_parallel_rank": None,
     }
 
 

@@ -17,14 +17,19 @@ from tests.laws.scenarios import POLICIES, RESERVING, Memory, Scenario, make_pol
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = "simulator/policies/__init__.py"
 OTHER_NAMES = {
-    "calibration/sources/aiconfigurator.py": {"vllm"},  # a folder of measurements
+    "calibration/cold.py": {"vllm"},  # whose kernels
+    "calibration/sources/aiconfigurator.py": {"sglang", "vllm"},  # folders of measurements
+    "calibration/tables_rows.py": {"vllm"},
     "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
     "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
     "scenarios/cli/export.py": {"vllm"},
     "scenarios/plan/experiment_files.py": {"vllm"},
+    "scenarios/profiles.py": {"vllm"},
     "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
     "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
+    "simulator/policies/sglang/__init__.py": {"sglang"},  # whose kernels
+    "simulator/servers.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
 

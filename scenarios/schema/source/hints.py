@@ -109,6 +109,8 @@ def key_hint(
     called = _ELSEWHERE_CALLED.get(key)
     if unit := _unit_hint(key, value, allowed):
         meant = unit
+    elif called is not None and called in allowed:
+        meant = f"it is called `{called}` here"
     elif key in elsewhere:
         places = elsewhere[key]
         under = " or ".join(f"`{place}`" for place in places if place)
@@ -116,8 +118,6 @@ def key_hint(
         meant = f"`{key}` belongs {' or '.join(where)}"
         if here in places:
             meant = f"`{key}` is a key of another kind of `{here}`"
-    elif called is not None and called in allowed:
-        meant = f"it is called `{called}` here"
     elif near := nearest(key, allowed):
         return f"did you mean `{near}`? {known}"
     elif called is not None and called in elsewhere:

@@ -66,11 +66,10 @@ class ChunkedPrefill:
         Count, doc("steps from one that computes prompts to the next, while others decode; 1: no wait")
     ] = 1
     dp_sync_interval: Annotated[
-        Count | None,
-        doc("steps after which ranks in lockstep look whether any has work, 16 in vLLM; null: they stop at once"),
+        Count | None, doc("common steps between two looks for work, 16 in vLLM; null: ranks stop at once")
     ] = None
     max_num_partial_prefills: Annotated[
-        Count, doc("up to 0.26: above 1, a long_prefill_token_threshold of 0 is 4 % of the longest context; 1: it is 0")
+        Count, doc("up to 0.26: above 1, long_prefill_token_threshold 0 is 4 % of the context")
     ] = 1
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)

@@ -126,15 +126,15 @@ DEEPSEEK: Config = {
 }  # fmt: skip
 KIMI: Config = {
     **DEEPSEEK, "model_type": "kimi_k2", "first_k_dense_replace": 1, "max_position_embeddings": 131072,
-    "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840,
-    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "num_nextn_predict_layers": 0,
+    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "vocab_size": 163840,
 }  # fmt: skip
 V2: Config = {
     **DEEPSEEK, "model_type": "deepseek_v2", "first_k_dense_replace": 1, "hidden_size": 5120,
     "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2,
     "num_experts_per_tok": 6, "num_hidden_layers": 60, "vocab_size": 102400,
 }  # fmt: skip
-del V2["quantization_config"]
+del V2["quantization_config"], V2["num_nextn_predict_layers"]
 CONFIGS |= {
     "deepseek-v3": DEEPSEEK,
     "kimi-k2": KIMI,
