@@ -30,7 +30,9 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        return int(self.blocks - sum(-(-request["computed"] // self.size) for request in self.running))
+        for request in self.running:  # rejected drafts give no block back
+            request["reach"] = max(request["reach"], request["computed"])
+        return int(self.blocks - sum(-(-request["reach"] // self.size) for request in self.running))
 
     def told(self, line: Told) -> Told:
         for request_id in line["aborted"]:
@@ -38,7 +40,9 @@ class Scheduler:
                 place[:] = [request for request in place if request["id"] != request_id]
         finished = [self.settle(results) for results in line["results"]]
         found = {"finished": finished, "free_before": self.free + (FAULT == "memory")}
-        self.waiting += [{**request, "computed": 0, "outputs": 0, "drafts": 0} for request in line["arrived"]]
+        self.waiting += [
+            {**request, "computed": 0, "outputs": 0, "drafts": 0, "reach": 0} for request in line["arrived"]
+        ]
         return {**found, **self.plan()} if line["plan"] else found
 
     def settle(self, results: Told) -> list[str]:
@@ -59,15 +63,16 @@ class Scheduler:
             new = request not in self.running
             if not budget or (new and len(self.running) == self.slots):
                 break
-            length = request["prompt_tokens"] + request["outputs"] + request["drafts"]
-            tokens = min(length - request["computed"], budget)
+            known = request["prompt_tokens"] + request["outputs"]
+            tokens = min(known + request["drafts"] - request["computed"], budget)
             if new:
                 self.running.append(request)
                 admitted[request["id"]] = 0
             scheduled[request["id"]] = tokens
             budget -= tokens
             request["computed"] += tokens
-            if request["computed"] == length:
+            if request["computed"] >= known:
+                request["drafts"] = request["computed"] - known
                 self.sampled.append(request)
         self.waiting = [request for request in self.waiting if request not in self.running]
         return self.planned(scheduled, admitted)
