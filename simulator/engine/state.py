@@ -10,6 +10,7 @@ from math import nan
 from typing import Final
 
 from simulator.division import cdiv
+from simulator.engine.adapters import Adapters
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.queue_prefixes import QueuePrefixes
@@ -108,6 +109,7 @@ class ReplicaState:
         self.prefilling: dict[RequestState, None] = {}
         self.paused: tuple[RequestState, ...] = ()
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
+        self.adapters = None if self.traits.max_loras is None else Adapters(self.traits.max_loras)
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
@@ -173,6 +175,8 @@ class ReplicaState:
         else:
             self.batch.leave(live)
         del self.running[live]
+        if self.adapters is not None:
+            self.adapters.left(live)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
@@ -373,6 +377,9 @@ class ReplicaState:
         live.place = self._num_placed
         live.admission = self.num_admitted
         self.running[live] = None
+        if self.adapters is not None and not self.adapters.entered(live):
+            adapters = self.adapters
+            raise self.broken(f"uses {len(adapters.running)} adapters; max_loras is {adapters.max_loras}")
         if len(self.running) + len(self.held) > self._max_num_seqs:
             self._check_slots()
 
