@@ -1,4 +1,4 @@
-"""LoRA as vLLM's own scheduler decided it once: ours is the same, each rule is needed, and runs of steps change nothing."""
+"""LoRA as vLLM's own scheduler decided it once: ours is the same, and each rule is needed for it."""
 
 from importlib import import_module
 

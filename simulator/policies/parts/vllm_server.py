@@ -42,7 +42,6 @@ _RARE = (
     ),
     Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
     Flag("--speculative-config -sc", "engine.speculative_config", read=read_speculative, write=write_speculative),
-    Flag("--enable-lora", "engine.max_loras", means=1, is_written=False),
     Flag("--max-loras", "engine.max_loras"),
     Flag("--max-lora-rank", "engine.max_lora_rank"),
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
@@ -101,6 +100,7 @@ NOT_MODELLED = {
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
     "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
+    "`engine.max_loras` stands for it: 1 where --max-loras is not given": "enable-lora",
     "adapters lie in host memory, are of one rank, and change no experts": "*lora*",
     "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",

@@ -25,7 +25,7 @@ def scenario(engine: dict[str, Any] | None = None, **more: Any) -> scenarios.Sce
 
 def test_popular_adapters_are_asked_for_more_often() -> None:
     asked = Counter(build_workload(scenario({"max_loras": 2})).lora or ())
-    assert list(asked) and asked["chat-1"] > asked["chat-2"] > asked["chat-3"] > 0
+    assert asked["chat-1"] > asked["chat-2"] > asked["chat-3"] > 0
     assert asked["chat-1"] / 400 == pytest.approx(6 / 11, abs=0.08)
 
 
@@ -34,7 +34,8 @@ def test_a_session_keeps_its_adapter() -> None:
     by_session: dict[str | None, set[str | None]] = {}
     for session, lora in zip(workload.session_ids or (), workload.lora or (), strict=True):
         by_session.setdefault(session, set()).add(lora)
-    assert len(by_session) == 100 and all(len(each) == 1 for each in by_session.values())
+    assert len(by_session) == 100
+    assert all(len(each) == 1 for each in by_session.values())
 
 
 def test_the_adapters_of_others_change_nothing_but_the_lora() -> None:
@@ -63,7 +64,7 @@ def test_a_trace_names_adapters(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_adapters_is_refused() -> None:
-    with pytest.raises(InputError, match="engine.max_lora_rank: the engine takes no adapters"):
+    with pytest.raises(InputError, match=r"engine.max_lora_rank: the engine takes no adapters"):
         scenarios.run(scenario({"max_lora_rank": 8}, lora=None))
 
 

@@ -80,7 +80,7 @@ def test_the_slot_used_longest_ago_is_given_up() -> None:
     loaded = []
 
     def step_with(*enters: RequestState) -> None:
-        assert all([slots.entered(live) for live in enters])
+        assert all(slots.entered(live) for live in enters)
         loaded.append(slots.counted(StepShape(1, 8), [(live, 8, 0) for live in enters]).loaded_loras)
 
     step_with(first, second)
