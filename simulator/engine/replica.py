@@ -72,8 +72,6 @@ class Replica:
         if traits.wants_block_ids and blocks.by_id is None:
             what = f"the executor needs blocks with ids, which {type(blocks).__name__} does not have"
             raise InputError(what, hint="engine.enable_prefix_caching: false")
-        if traits.wants_block_ids and state.adapters is not None:
-            raise InputError("a device computes no adapters here", hint="leave out engine.max_loras")
         if traits.wants_context_stats:
             state.batch.context_stats = ContextStats()
         self.state = state
@@ -243,8 +241,7 @@ class Replica:
         else:
             shape = decodes(decode_seqs, context, contexts)
             tokens = decode_seqs
-        if state.adapters is not None:
-            shape = state.adapters.counted(shape, prefill)
+        shape = shape if state.adapters is None else state.adapters.counted(shape, prefill)
         if tokens > self._budget:
             raise self._over_budget(tokens)
         if self._overlaps:

@@ -67,7 +67,7 @@ class ChunkedPrefill:
         bool, doc("raise the threshold to an even share of the budget")
     ] = False
     max_loras: Annotated[
-        Count | None, doc("LoRA adapters that the batch uses at once, at most; null: the server has none")
+        Count | None, doc("adapters (LoRA) that the batch uses at once, at most; null: it serves none")
     ] = None
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
