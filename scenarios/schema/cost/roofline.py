@@ -30,6 +30,9 @@ class RooflineCostConfig(Strict):
             what = f"kind: roofline prices attention to whole contexts, and {model.name} has a sliding window"
             hint = "kind: profile, where tables of the GPU hold that window; or sliding_window: 0, an upper bound"
             raise scenario.error("cost.kind", what, hint)
+        if model.has_states:
+            what = f"kind: roofline prices attention, and {model.name} has layers with a state"
+            raise scenario.error("cost.kind", what, "kind: linear")
         return Roofline(
             model,
             scenario.resolve_gpu(),

@@ -18,7 +18,7 @@ from simulator.timing.profile.profile_schema import Profile
 SHAPES = (
     "layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "experts", "active_experts",
     "shared_experts", "dense_layers", "dense_intermediate", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "gated_mlp",
-    "sliding_window", "full_attention_layers",
+    "sliding_window", "full_attention_layers", "linear_num_value_heads",
 )  # fmt: skip
 """The dimensions that decide what kernels compute."""
 PRICED = ("bandwidth_gb_s", "bf16_tflops")

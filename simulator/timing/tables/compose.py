@@ -87,6 +87,9 @@ def compose(
     that the tables lack comes from the first of the `lenders` that has it. With `shares_experts` each GPU holds whole
     experts, otherwise a part of the width of all.
     """
+    if model.has_states:
+        what = f"{tables.name} has no kernels of linear attention, which {model.name} needs"
+        raise InputError(what, hint="cost: {kind: linear, ...}")
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
     tables = with_products(tables, (precision(model), "bf16"), lenders)
