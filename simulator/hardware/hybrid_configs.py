@@ -11,23 +11,21 @@ from simulator.errors import InputError
 from simulator.hardware.layer_types import DENSE, EXPERTS, FULL, GATED_DELTA, WINDOW, from_words
 
 _LINEAR = {
-    name: name
-    for name in (
-        "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    )
+    "linear_key_heads": "linear_num_key_heads", "linear_value_heads": "linear_num_value_heads",
+    "linear_head_dim": "linear_key_head_dim", "linear_value_head_dim": "linear_value_head_dim",
+    "linear_conv_kernel_dim": "linear_conv_kernel_dim",
 }  # fmt: skip
 _EXPERTS = {"experts": "num_experts", "active_experts": "num_experts_per_tok", "intermediate": "moe_intermediate_size"}
 _MAMBA = {
-    "linear_num_key_heads": "n_groups", "linear_num_value_heads": "mamba_num_heads",
-    "linear_key_head_dim": "ssm_state_size", "linear_value_head_dim": "mamba_head_dim",
+    "linear_key_heads": "n_groups", "linear_value_heads": "mamba_num_heads",
+    "linear_head_dim": "ssm_state_size", "linear_value_head_dim": "mamba_head_dim",
     "linear_conv_kernel_dim": "conv_kernel",
 }  # fmt: skip
 _QWEN_DEFAULTS = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4, "head_dim": 256, "max_position_embeddings": 32768,
 }  # fmt: skip
-_QWEN = {"qk_norm": True, "gated_attention": True}
+_QWEN = {"qk_norm": True, "attention_gate": True}
 _PLAIN = {"attention_bias": False, "mlp_bias": False}
 
 HYBRIDS: Mapping[str, Mapping[str, Any]] = {
@@ -99,6 +97,9 @@ def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[st
     dtype = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype") or "auto"
     if dtype not in _STATE_BYTES:
         raise InputError(f"config.json: mamba_ssm_dtype {dtype!r} is not understood", hint=", ".join(_STATE_BYTES))
+    same_width = config.get("linear_value_head_dim") == config.get("linear_key_head_dim")
+    if kind not in ("gemma3_text", "nemotron_h") and same_width:
+        found["linear_value_head_dim"] = 0
     if kind != "gemma3_text":
         found["state_dtype_bytes"] = _STATE_BYTES[dtype]
     return {name: value for name, value in found.items() if value is not None}

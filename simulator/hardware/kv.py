@@ -143,9 +143,6 @@ class MemorySettings:
         """
         if swap_space_gib < 0:
             raise InputError(f"swap_space_gib must not be negative, but is {swap_space_gib}")
-        if self.model.has_states:
-            what = f"{self.model.name} has layers that keep a state, which no run simulates yet"
-            raise InputError(what, hint="batchlab kv says what fits")
         bytes_per_block = self.bytes_per_block
         if num_gpu_blocks is None:
             num_gpu_blocks = self.budget().kv // bytes_per_block

@@ -31,10 +31,10 @@ GATED_DELTA_CHECKPOINT = 64
 
 
 def layers_of(model: Model) -> str:
-    """The letters of all layers. Without `layer_types`, those with a window come first."""
+    """The letters of all layers. Without `layer_types`, those with a window or a state come first."""
     if not model.layer_types:
-        windowed = model.windowed_layers
-        return WINDOW * windowed + FULL * (model.layers - windowed)
+        windowed, linear = model.windowed_layers, model.linear_layers
+        return WINDOW * windowed + GATED_DELTA * linear + FULL * (model.layers - windowed - linear)
     return repeated(model.layer_types, model.layers)
 
 
@@ -69,15 +69,15 @@ def state_bytes(model: Model, tensor_parallel: int) -> int:
 
     vLLM's `gated_delta_net_state_shape` and `mamba2_state_shape` (model_executor/layers/mamba/mamba_utils.py of 0.33).
     """
-    keys, values = model.linear_num_key_heads, model.linear_num_value_heads
+    keys, values = model.linear_key_heads, model.linear_value_heads
     if values % tensor_parallel:
         raise InputError(
             f"tensor_parallel {tensor_parallel} does not divide the {values} heads of {model.name}'s linear attention"
         )
     if keys % tensor_parallel:
         keys = tensor_parallel  # a group of keys for each GPU
-    channels = (2 * keys * model.linear_key_head_dim + values * model.linear_value_head_dim) // tensor_parallel
-    matrix = values // tensor_parallel * model.linear_value_head_dim * model.linear_key_head_dim
+    channels = (2 * keys * model.linear_head_dim + values * model.value_head_dim) // tensor_parallel
+    matrix = values // tensor_parallel * model.value_head_dim * model.linear_head_dim
     return (model.linear_conv_kernel_dim - 1) * channels * 2 + matrix * model.state_dtype_bytes
 
 
@@ -109,7 +109,7 @@ def check_layer_types(model: Model) -> None:
     needed = {
         WINDOW: "sliding_window",
         CHUNK: "attention_chunk_size",
-        **dict.fromkeys(STATES, "linear_num_value_heads"),
+        **dict.fromkeys(STATES, "linear_value_heads"),
     }
     for letter, key in needed.items():
         if found[letter] and not getattr(model, key):
@@ -121,10 +121,13 @@ def check_layer_types(model: Model) -> None:
         if model.full_attention_layers not in (0, found[FULL]):
             what = f"full_attention_layers is {model.full_attention_layers}, layer_types has {found[FULL]}"
             raise InputError(f"model: {what}", hint="leave full_attention_layers out")
+        if model.linear_layers != found[GATED_DELTA]:
+            what = f"linear_layers is {model.linear_layers}, layer_types has {found[GATED_DELTA]} of the kind G"
+            raise InputError(f"model: {what}")
         if not any(found[letter] for letter in ATTENTION):
             raise InputError("model: layer_types has no layer with attention", hint=f"allowed: {known}")
     if model.has_states:
-        for key in ("linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"):
+        for key in ("linear_key_heads", "linear_head_dim", "linear_conv_kernel_dim"):
             if getattr(model, key) < 1:
                 raise InputError(f"model: layers with a state need {key}")
         if model.state_dtype_bytes not in (1, 2, 4):

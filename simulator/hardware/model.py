@@ -45,6 +45,9 @@ class Model:
     tie_embeddings: Annotated[bool, doc("input and output embeddings are one table")] = False
     qkv_bias: Annotated[bool, doc("query, key and value projections have biases")] = False
     qk_norm: Annotated[bool, doc("queries and keys are normalised, with a weight for each of head_dim")] = False
+    qk_norm_whole: Annotated[
+        bool, doc("that norm is over all heads at once, whose GPUs add up its squares (MiniMax)")
+    ] = False
     gated_mlp: Annotated[bool, doc("three feed-forward matrices (SwiGLU), otherwise two")] = True
     biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
     positions: Annotated[int, doc("rows of a learned position table")] = 0
@@ -63,6 +66,15 @@ class Model:
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
         doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
+    index_topk: Annotated[int, doc("keys that a query attends to, chosen by an indexer (sparse attention); 0: all")] = 0
+    attention_gate: Annotated[bool, doc("attention's output is multiplied by a gate, projected with the queries")] = (
+        False
+    )
+    linear_layers: Annotated[int, doc("layers with linear attention (gated delta net), which keep a state")] = 0
+    linear_key_heads: Annotated[int, doc("key heads of linear attention; groups of Mamba 2")] = 0
+    linear_value_heads: Annotated[int, doc("value heads of linear attention; heads of Mamba 2")] = 0
+    linear_head_dim: Annotated[int, doc("width of a head of linear attention; the state size of Mamba 2")] = 128
+    linear_value_head_dim: Annotated[int, doc("width of a value head of linear attention; 0: as above")] = 0
     num_nextn_predict_layers: Annotated[
         int, doc("layers for multi-token prediction (MTP), which take part in speculative decoding alone")
     ] = 0
@@ -71,11 +83,6 @@ class Model:
         doc("kinds of layers, a pattern: * full, W window, C chunked, G gated delta net, M Mamba 2, - MLP, E experts"),
     ] = ""
     attention_chunk_size: Annotated[int, doc("tokens of a chunk in layers with chunked local attention")] = 0
-    gated_attention: Annotated[bool, doc("attention has an output gate, as wide as the queries")] = False
-    linear_num_key_heads: Annotated[int, doc("key heads of linear attention; groups of Mamba 2")] = 0
-    linear_num_value_heads: Annotated[int, doc("value heads of linear attention; heads of Mamba 2")] = 0
-    linear_key_head_dim: Annotated[int, doc("width of such a key head; the state size of Mamba 2")] = 0
-    linear_value_head_dim: Annotated[int, doc("width of such a value head")] = 0
     linear_conv_kernel_dim: Annotated[int, doc("tokens that the convolution before linear attention sees")] = 4
     state_dtype_bytes: Annotated[int, doc("bytes of a value of its recurrent state: 1, 2 or 4")] = 2
 
@@ -128,7 +135,12 @@ class Model:
     @property
     def has_states(self) -> bool:
         """Return whether some layers keep a state of fixed size instead of tokens."""
-        return any(letter in self.layer_types for letter in STATES)
+        return self.linear_layers > 0 or any(letter in self.layer_types for letter in STATES)
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of a value head of linear attention."""
+        return self.linear_value_head_dim or self.linear_head_dim
 
     @property
     def has_kv_groups(self) -> bool:
@@ -231,13 +243,13 @@ class Model:
 
         (transformers' `Qwen3NextGatedDeltaNet` and `NemotronHMamba2Mixer`)
         """
-        keys = self.linear_num_key_heads * self.linear_key_head_dim
-        values = self.linear_num_value_heads * self.linear_value_head_dim
-        heads, channels = self.linear_num_value_heads, 2 * keys + values
+        keys = self.linear_key_heads * self.linear_head_dim
+        values = self.linear_value_heads * self.value_head_dim
+        heads, channels = self.linear_value_heads, 2 * keys + values
         if letter == MAMBA:  # one decay for each head; the convolution has a bias
             total = self.hidden * (channels + values + heads) + channels + 3 * heads + values
         else:
-            total = self.hidden * (channels + values + 2 * heads) + 2 * heads + self.linear_value_head_dim
+            total = self.hidden * (channels + values + 2 * heads) + 2 * heads + self.value_head_dim
         return -(-(total + channels * self.linear_conv_kernel_dim + values * self.hidden) // ranks)
 
     def _attention(self, ranks: int, kv_heads: int) -> int:
@@ -252,7 +264,7 @@ class Model:
             return query + down + up + heads * self.head_dim * self.hidden
         query_key_value = (heads + 2 * kv_heads) * self.head_dim
         total = self.hidden * query_key_value + heads * self.head_dim * self.hidden
-        if self.gated_attention:
+        if self.attention_gate:
             total += self.hidden * heads * self.head_dim
         if self.qkv_bias or self.biases:
             total += query_key_value

@@ -16,7 +16,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 from simulator.hardware.hybrid_configs import HYBRIDS, hybrid_fields, kinds_of_layers, language_part
-from simulator.hardware.layer_types import FULL, WINDOW, repeated
+from simulator.hardware.layer_types import FULL, GATED_DELTA, WINDOW, repeated
 from simulator.hardware.models import MODELS, REQUIRED, Model, custom_model, find_model
 from simulator.hardware.quantization import PLAIN, experts_apart, precision_of
 
@@ -114,7 +114,7 @@ _REFUSED = {
     "ssm_cfg": "state-space layers",
     "state_size": "state-space layers",
     "mamba_d_state": "state-space layers",
-    "linear_num_value_heads": "linear attention",
+    "linear_value_heads": "linear attention",
     "is_encoder_decoder": "an encoder",
     "index_topk": "sparse attention",
 }
@@ -260,6 +260,8 @@ def _kinds(config: Mapping[str, Any], family: _Family, layers: object) -> dict[s
         letters = repeated(pattern, layers)
         if WINDOW in letters:
             found["full_attention_layers"] = letters.count(FULL)
+        if GATED_DELTA in letters:
+            found["linear_layers"] = letters.count(GATED_DELTA)
     kind = config["model_type"]
     return found | (hybrid_fields(config, kind, pattern) if kind in HYBRIDS else {})
 

@@ -24,7 +24,7 @@ _LLAMA_3_VOCAB = 128256
 _QWEN_3_VOCAB = 151936
 _LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
 _GATED_DELTA_NET: Mapping[str, Any] = {
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_key_heads": 16, "linear_value_heads": 32,
 }  # fmt: skip
 _FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 _TABLE: Mapping[str, Model] = {
@@ -80,17 +80,17 @@ _TABLE: Mapping[str, Model] = {
     # config.json says to vLLM: float32 in Qwen3.5 and Nemotron-H, the model's own in Qwen3-Next.
     "Qwen/Qwen3-Next-80B-A3B-Instruct": Model(
         "qwen3-next-80b-a3b", 48, 2048, 512, 16, 2, 256, _QWEN_3_VOCAB, 262144, experts=512, active_experts=10,
-        shared_experts=1, qk_norm=True, layer_types="GGG*", gated_attention=True, **_GATED_DELTA_NET,
+        shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=36, attention_gate=True, **_GATED_DELTA_NET,
     ),
     "Qwen/Qwen3.5-35B-A3B": Model(
         "qwen3.5-35b-a3b", 40, 2048, 512, 16, 2, 256, 248320, 262144, experts=256, active_experts=8,
-        shared_experts=1, qk_norm=True, layer_types="GGG*", gated_attention=True, state_dtype_bytes=4,
+        shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=30, attention_gate=True, state_dtype_bytes=4,
         **_GATED_DELTA_NET,
     ),
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2": Model(
         "nemotron-nano-9b-v2", 56, 4480, 15680, 40, 8, 128, 131072, 131072, gated_mlp=False, state_dtype_bytes=4,
-        layer_types="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", linear_num_key_heads=8,
-        linear_num_value_heads=128, linear_key_head_dim=128, linear_value_head_dim=80,
+        layer_types="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", linear_key_heads=8,
+        linear_value_heads=128, linear_head_dim=128, linear_value_head_dim=80,
     ),
     "openai-community/gpt2": Model(
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
@@ -184,6 +184,12 @@ def _check(model: Model) -> None:
         raise InputError("model: active_experts, shared_experts and dense_layers need experts")
     if model.full_attention_layers and not model.sliding_window:
         raise InputError("model: full_attention_layers needs sliding_window, which the other layers have")
+    has_heads = bool(model.linear_key_heads and model.linear_value_heads)
+    if not model.layer_types and bool(model.linear_layers) != has_heads:
+        raise InputError("model: linear_layers, linear_key_heads and linear_value_heads come together")
+    if model.linear_layers >= model.layers or (model.linear_layers and (model.sliding_window or model.kv_lora_rank)):
+        what = f"model: linear_layers ({model.linear_layers}) must be below layers ({model.layers})"
+        raise InputError(f"{what}, and beside them is plain attention, without a window")
     check_layer_types(model)
     if model.full_attention_layers > model.layers:
         raise InputError(
@@ -193,5 +199,7 @@ def _check(model: Model) -> None:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):
         raise InputError("model: dense_layers and dense_intermediate come together")
+    if model.qk_norm_whole and not model.qk_norm:
+        raise InputError("model: qk_norm_whole needs qk_norm")
     if (model.q_lora_rank or model.rope_head_dim) and not model.kv_lora_rank:
         raise InputError("model: q_lora_rank and rope_head_dim need kv_lora_rank (multi-head latent attention)")

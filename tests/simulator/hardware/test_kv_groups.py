@@ -60,8 +60,8 @@ def test_figures_of_a_model_with_windows() -> None:
     [
         ({"layer_types": "W*"}, "kind W (sliding_attention) need sliding_window"),
         ({"layer_types": "C*"}, "need attention_chunk_size"),
-        ({"layer_types": "GGG*"}, "need linear_num_value_heads"),
-        ({"layer_types": "M*", "linear_num_value_heads": 8}, "layers with a state need linear_num_key_heads"),
+        ({"layer_types": "GGG*"}, "need linear_value_heads"),
+        ({"layer_types": "M*", "linear_value_heads": 8}, "layers with a state need linear_key_heads"),
         ({"layer_types": "f*"}, "layer_types has 'f'"),
         ({"layer_types": "-"}, "no layer with attention"),
         ({"layer_types": "*", "sliding_window": 128}, "sliding_window without a layer that has it"),
