@@ -168,5 +168,5 @@ def test_a_plan_may_vary_the_number_of_drafts() -> None:
     assert (drafting.num_speculative_tokens, drafting.method) == (2, "eagle3")
     assert found.scenario.engine.parameter("max_num_seqs") == 9
     assert found.settings == keys
-    other = make_candidate(scenario(), {**keys, "engine.policy": "sglang"})
+    other = make_candidate(scenario(), {**keys, "engine.policy": "tgi"})
     assert set(other.settings) == {"engine.policy", "engine.max_num_seqs"}

@@ -7,7 +7,7 @@ import pytest
 from simulator.speculative.ahead import check_server, most_accepted, tokens_ahead, verified_tokens
 from simulator.speculative.config import SpeculativeConfig
 
-TREE = {"eagle_topk": 4, "num_draft_tokens": 8}
+TREE: dict[str, Any] = {"eagle_topk": 4, "num_draft_tokens": 8}
 
 
 @pytest.mark.parametrize(
