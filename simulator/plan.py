@@ -337,7 +337,8 @@ class PolicyFeatures:
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
     it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
-    them, and its requests own memory ahead of their tokens.
+    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
+    flight, and then names each request that computes in a `Chunk`, as with drafts.
     """
 
     caches_prefixes: bool = False
@@ -346,6 +347,7 @@ class PolicyFeatures:
     preempts: bool = False
     verifies_drafts: bool = False
     takes_ahead: bool = False
+    fills_pipelines: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:
