@@ -77,8 +77,8 @@ def test_a_short_run_may_carry_more_than_can_be_served_for_ever() -> None:
 
 def test_without_a_proof_nothing_is_said_of_the_best() -> None:
     """Here a step gives several tokens."""
-    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"rates": [0.5, 0.5]}}}
-    engine = {**ONE_AT_A_TIME["engine"], "policy": "vllm", **drafts}
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"rates": [0.5, 0.5]}}
+    engine = {**ONE_AT_A_TIME["engine"], "policy": "vllm", "speculative_config": drafts}
     plan = planned(load({**ONE_AT_A_TIME, "engine": engine}), "p99_ttft_ms<=300")
     assert plan.answers[0].bounds is not None
     assert plan.answers[0].rate_at_best is None
