@@ -8,6 +8,8 @@ from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.loop import ConnectedLoop
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
@@ -116,6 +118,8 @@ class Fleet:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             make = partial(SpeculativeReplica, group.speculation)
+        if group.connector is not None:
+            make = partial(ConnectedReplica, group.connector)
         return [
             make(
                 index,
@@ -143,9 +147,11 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop
+            loop: Loop | AsyncLoop | ConnectedLoop
             clock = self.clocks[replica.index]
-            if replica.late is None:
+            if isinstance(replica, ConnectedReplica):
+                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
+            elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
                 loop = AsyncLoop(clock, replica, replica.late, fast_forward=self._fast_forward)

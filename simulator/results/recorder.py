@@ -35,7 +35,10 @@ _TELL_EVERY = 256  # requests between two calls of `progress`
 
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
-_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "skipped_tokens")))
+_SETBACKS = (
+    "row",
+    *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "external_tokens", "skipped_tokens")),
+)
 
 
 def _fields(columns: type) -> list[str]:
