@@ -161,7 +161,7 @@ class ConnectedReplica(SpeculativeReplica):
             if self._decisions is not None:
                 self._decisions.tell_aborted()
         self.results.first_tokens = self.first_tokens
-        if self.results.finish(step, now_s) or not step.scheduled:
+        if self.results.finish(step, now_s) or any(step.arrivals):
             self.progress.barren_steps = 0
         else:
             self.progress.missed()
