@@ -14,6 +14,8 @@ from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
+from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.speculative.replica import SpeculativeReplica
@@ -119,7 +121,11 @@ class Fleet:
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             make = partial(SpeculativeReplica, group.speculation)
         if group.connector is not None:
+            _check_connector(group)
             make = partial(ConnectedReplica, group.connector)
+        if group.pipeline is not None:
+            _check_pipeline(group)
+            make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
                 index,
@@ -147,9 +153,11 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop | ConnectedLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
-            if isinstance(replica, ConnectedReplica):
+            if isinstance(replica, PipelinedReplica):
+                loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif isinstance(replica, ConnectedReplica):
                 loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
             elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
@@ -158,3 +166,29 @@ class Fleet:
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _check_pipeline(group: ReplicaGroup) -> None:
+    """Raise InputError for what a pipeline is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="hardware.pipeline_parallel: 1")
+
+
+def _check_connector(group: ReplicaGroup) -> None:
+    """Raise InputError for what a KV connector is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "a pipeline": group.pipeline is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "autoscaling": group.autoscaling is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="no hardware.kv_offload")

@@ -64,11 +64,10 @@ RULES = [
     ("pd", PLAN, "len(connector.holding))", "0)"),
     # O4: loads that have ended
     ("offload", PLANS, "live.base_computed -= 1  # so that it samples", "pass"),
-    ("offload", PLANS, "self.enter(live, live.base_computed)", "pass"),
     ("pd", PLAN, "(*connector.holding, *view.waiting)", "(*view.waiting, *connector.holding)"),
     # O5: loads within a step
     ("offload", OFFLOADING, "in_step and self._sync_blocks + blocks", "in_step and blocks"),
-    ("offload", OFFLOADING, "ready_s, busy_until_s)\n        return self.copier.wait(sync", "ready_s, 0.0)\n        return self.copier.wait(()"),
+    ("offload", OFFLOADING, "return self.copier.wait(sync, ready_s)", "return ready_s"),
     # O6: what is stored
     ("offload", OFFLOADING, "if self._config.offload_prompt_only:", "if False:"),
     ("offload", OFFLOADING, "offered.chunks = stop", "pass"),
@@ -81,7 +80,7 @@ RULES = [
     ("offload", ARC, "if key in access.reused:", "if True:"),
     ("offload", ARC, "size >= int(self._target)", "True"),
     # O8: times, and blocks that a store reads
-    ("offload", OFFLOADING, "self._unsubmitted, self._stores = self._stores, []", "self._unsubmitted, self._stores = [*self._stores], []\n        [self.copier.submit(job, STORE, len(self._jobs[job].blocks), now_s, busy_until_s) for job in self._unsubmitted]\n        self._unsubmitted = []"),
+    ("offload", OFFLOADING, "for job in (*self._unsubmitted, *at_once)", "for job in (*at_once, *self._unsubmitted)"),
     ("offload", OFFLOADING, "self._flushed |= self._fences[block]", "pass"),
     ("offload", OFFLOADING, "self._flushed |= self._requests[live.row].jobs - set(self._loads)", "pass"),
     ("offload", COPIER, "busy_until_s, self._last_s[kind]", "busy_until_s"),
@@ -89,7 +88,7 @@ RULES = [
     ("offload", PLANS, "self._connector.is_fenced and isinstance", "False and isinstance"),
     ("pd", PULL, "overlaps and consumes", "False"),
     ("pd", PULL, 'config.kv_load_failure_policy == "fail"', "False"),
-    ("pd", PULL, "self._remotes.pop(request.row, None)\n        if remote is None", "self._remotes.get(request.row)\n        if remote is None"),
+    ("pd", PULL, "remote = self._remotes.pop(request.row, None)", "remote = self._remotes.get(request.row)"),
     ("pd", PULL, "if remote.known_s > self.now_s:", "if False:"),
     ("pd", PULL, "max(from_s, self._link_s)", "from_s"),
     ("pd", PULL, 'self._config.role != "prefill" or', "True or"),
