@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.offloading import build_offloading, connected_blocks
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -25,6 +26,7 @@ from simulator.policies import built_in_policies, policy_class
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
+    from simulator.engine.connector.replica import MakeConnector
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
@@ -48,6 +50,7 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    connector: MakeConnector | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -59,6 +62,9 @@ def build(scenario: Scenario) -> ReplicaParts:
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    connector = build_offloading(scenario, kv)
+    if connector is not None:
+        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     drafter = build_drafter(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
@@ -75,6 +81,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        connector=connector,
     )
 
 
