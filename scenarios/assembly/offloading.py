@@ -52,8 +52,8 @@ def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
     return MakeOffloading(
         OffloadConfig(
             chunks,
-            kv.bytes_per_block,  # each GPU copies its part over a link of its own
-            link_gb_s * 1e9,
+            kv.bytes_per_block * hardware.tensor_parallel,
+            link_gb_s * 1e9 * hardware.tensor_parallel,  # each GPU copies its part over a link of its own
             given.latency_s,
             given.policy,
             given.blocks_per_chunk,

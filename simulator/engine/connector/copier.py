@@ -10,10 +10,7 @@ SYNC: Final = "sync"
 
 
 class Copier:
-    """One queue for each kind of copy. A copy starts when the device has done what it was given before it.
-
-    `ended` are the copies that ended, as (kind, blocks, start, end), since it was read last.
-    """
+    """One queue for each kind of copy. A copy starts when the device has done what it was given before it."""
 
     def __init__(self, block_bytes: float, bandwidth: float, latency_s: float) -> None:
         self._block_bytes = block_bytes
@@ -22,16 +19,14 @@ class Copier:
         self._queues: dict[str, deque[int]] = {kind: deque() for kind in (STORE, LOAD, SYNC)}
         self._last_s = dict.fromkeys(self._queues, 0.0)
         self._ends_s: dict[int, float] = {}
-        self.copied = dict.fromkeys(self._queues, (0, 0.0))  # blocks and seconds
 
-    def submit(self, job: int, kind: str, num_blocks: int, ready_s: float, busy_until_s: float) -> None:
-        """Begin a copy of so many blocks as soon as it may."""
+    def submit(self, job: int, kind: str, num_blocks: int, ready_s: float, busy_until_s: float) -> tuple[float, float]:
+        """Begin a copy of so many blocks as soon as it may; returns when that is, and when it ends."""
         start_s = max(ready_s, busy_until_s, self._last_s[kind])
         end_s = start_s + self._latency_s + num_blocks * self._block_bytes / self._bandwidth
         self._last_s[kind] = self._ends_s[job] = end_s
         self._queues[kind].append(job)
-        blocks, seconds = self.copied[kind]
-        self.copied[kind] = blocks + num_blocks, seconds + end_s - start_s
+        return start_s, end_s
 
     def wait(self, jobs: Iterable[int], from_s: float) -> float:
         """When these copies have ended, but not before `from_s`."""

@@ -3,7 +3,7 @@
 The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/ (scheduler.py, worker.py) of 0.33.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from simulator.connector import Found
@@ -58,6 +58,8 @@ class Offloading:
     def __init__(self, config: OffloadConfig, blocks: ConnectedBlocks, *, overlaps: bool) -> None:
         self.is_fenced = overlaps
         self.now_s = 0.0
+        self.replica = 0
+        self.copied: Callable[[tuple[float, ...]], None] = _untold
         self.tier = HostTier(config.num_chunks, config.eviction_policy, config.store_threshold)
         self.copier = Copier(config.block_bytes, config.bandwidth, config.latency_s)
         self.evicted = 0
@@ -236,7 +238,7 @@ class Offloading:
         at_once = [job for job in self._stores if job in self._flushed]
         self._stores = [job for job in self._stores if job not in self._flushed]
         for job in (*self._unsubmitted, *at_once):
-            self.copier.submit(job, STORE, len(self._jobs[job].blocks), now_s, busy_until_s)
+            self._submit(job, now_s, busy_until_s)
         self._unsubmitted, self._stores = self._stores, []
         ready_s = self.copier.wait(self._flushed, now_s)
         self._flushed.clear()
@@ -254,8 +256,15 @@ class Offloading:
 
     def _submit_loads(self, ready_s: float, busy_until_s: float) -> None:
         for job in self._loads:
-            self.copier.submit(job, self._jobs[job].kind, len(self._jobs[job].blocks), ready_s, busy_until_s)
+            self._submit(job, ready_s, busy_until_s)
         self._loads.clear()
+
+    def _submit(self, number: int, ready_s: float, busy_until_s: float) -> None:
+        job = self._jobs[number]
+        blocks = len(job.blocks)
+        start_s, end_s = self.copier.submit(number, job.kind, blocks, ready_s, busy_until_s)
+        size, row = blocks * self._config.block_bytes, job.offered.request.row
+        self.copied((row, self.replica, job.kind == STORE, blocks * self._size, size, start_s, end_s))
 
     # The results
 
@@ -306,3 +315,7 @@ class Offloading:
     @property
     def has_work(self) -> bool:
         return self._any_ended or bool(self._jobs)
+
+
+def _untold(entry: tuple[float, ...]) -> None:
+    pass

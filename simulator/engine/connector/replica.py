@@ -12,6 +12,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.connector.aborts import ConnectedAborts
 from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.plans import NO_DRAFTS, ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Connector
 from simulator.engine.connector.request import ConnectedRequest
@@ -63,6 +64,8 @@ class ConnectedReplica(SpeculativeReplica):
         )  # fmt: skip
         state = self.state
         self.connector = make_connector(blocks, self._overlaps)
+        if isinstance(self.connector, Offloading):
+            self.connector.replica, self.connector.copied = index, recorder.copies.add
         self.held = Holding(state, self.connector)
         plans = ConnectedPlans(state, self._viewer, _LONGEST, self.connector, self.held)
         self._plans = self._connected_plans = plans

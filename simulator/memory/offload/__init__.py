@@ -22,7 +22,7 @@ class OffloadConfig:
 
     num_chunks: Annotated[Count, doc("chunks that the host has room for")]
     block_bytes: Annotated[int, Gt(0), doc("bytes of a block, over all GPUs of the replica")]
-    bandwidth: Annotated[float, Gt(0), Le(1e15), doc("bytes a second of the link, in each direction")]
+    bandwidth: Annotated[float, Gt(0), Le(1e15), doc("bytes a second over all GPUs, in each direction")]
     latency_s: Annotated[Seconds, doc("seconds of a copy beside its bytes")] = 0.0
     eviction_policy: Annotated[EvictionPolicy, doc("which chunk leaves a full tier")] = "lru"
     blocks_per_chunk: Annotated[Count, doc("KV blocks of a chunk")] = 1

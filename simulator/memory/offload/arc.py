@@ -4,7 +4,7 @@ As in vllm/v1/kv_offload/cpu/policies/arc.py; the algorithm is that of Megiddo a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from simulator.memory.offload.access import Access
 
@@ -65,10 +65,9 @@ class Arc:
 
     def evict(self, num_chunks: int, kept: Iterable[Hashable]) -> list[Hashable] | None:
         """Take out so many idle chunks that are not to be `kept`; None, and nothing, where there are fewer."""
-        kept = set(kept)
-        free: Callable[[Hashable], bool] = lambda key: key in self._idle and key not in kept  # noqa: E731
-        once: Iterator[Hashable] = filter(free, self._once)
-        again: Iterator[Hashable] = filter(free, self._again)
+        idle, kept = self._idle, set(kept)
+        once = (key for key in self._once if key in idle and key not in kept)
+        again = (key for key in self._again if key in idle and key not in kept)
         found: list[tuple[Hashable, bool]] = []
         size = len(self._once)
         for _ in range(num_chunks):
