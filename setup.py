@@ -22,6 +22,7 @@ from setuptools.command.build_ext import build_ext
 CORE = (
     "simulator/division.py",
     "simulator/engine/aborts.py",
+    "simulator/engine/adapters.py",
     "simulator/engine/arrivals.py",
     "simulator/engine/async_scheduling.py",
     "simulator/engine/block_growth.py",
@@ -39,6 +40,7 @@ CORE = (
     "simulator/engine/imports.py",
     "simulator/engine/in_flight.py",
     "simulator/engine/intake.py",
+    "simulator/engine/late_frees.py",
     "simulator/engine/late_results.py",
     "simulator/engine/livelock.py",
     "simulator/engine/loop.py",
@@ -70,6 +72,7 @@ CORE = (
     "simulator/memory/ledger.py",
     "simulator/memory/prefix_ledger.py",
     "simulator/memory/request_keys.py",
+    "simulator/policies/chunked_prefill/adapters.py",
     "simulator/policies/chunked_prefill/drafted.py",
     "simulator/policies/chunked_prefill/step.py",
     "simulator/policies/continuous/step.py",

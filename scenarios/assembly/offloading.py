@@ -83,6 +83,7 @@ def _check(scenario: Scenario) -> None:
             engine.parameter("prefill_schedule_interval", 1) > 1,
             "is not put together with a cadence of prompts",
         ),
+        "engine.max_loras": (bool(engine.parameter("max_loras")), "is not put together with adapters"),
         "engine.order": (
             engine.parameter("order") not in ("fcfs", "priority"),
             "keeps to the orders that vLLM has: fcfs and priority",
