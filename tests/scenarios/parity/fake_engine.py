@@ -95,7 +95,9 @@ class PromptsFirst(Scheduler):
         return settings["max_running_requests"], settings["chunked_prefill_size"]
 
     def plan(self) -> Told:
-        tried, new, budget = [], [], self.budget
+        tried: list[str] = []
+        new: list[Told] = []
+        budget = self.budget
         for request in self.waiting:
             if budget <= 0 or len(self.running) + len(new) == self.slots:
                 break

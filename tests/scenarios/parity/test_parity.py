@@ -187,7 +187,7 @@ def test_settings_have_the_names_of_the_engine() -> None:
     [({}, 512, 512), ({"chunked_prefill_size": 100, "max_prefill_tokens": 900}, 100, 900),
      ({"chunked_prefill_size": -1, "max_prefill_tokens": 900}, -1, 512)],
 )  # fmt: skip
-def test_the_budget_of_a_step_bounds_sglangs_own_numbers(given: dict[str, int], chunk: int, begin: int) -> None:
+def test_the_budget_of_a_step_bounds_sglangs_own_numbers(given: dict[str, Any], chunk: int, begin: int) -> None:
     policy = Sglang(max_num_seqs=700, max_num_batched_tokens=512, order="lpm", **given)
     found = engine_settings("sglang", policy, Memory(99, 16, True))
     assert (found["chunked_prefill_size"], found["max_prefill_tokens"]) == (chunk, begin)

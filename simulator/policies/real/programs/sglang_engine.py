@@ -82,7 +82,7 @@ class Finder:
         """There is nothing to execute."""
 
 
-sys.meta_path.append(Finder([name for name in _UNUSED if importlib.util.find_spec(name) is None]))  # type: ignore[arg-type] # a finder
+sys.meta_path.append(Finder([name for name in _UNUSED if importlib.util.find_spec(name) is None]))
 
 
 def _from(module: str, *names: str) -> Any:
@@ -119,7 +119,7 @@ def _same(batch: Any, **named: Any) -> Any:
     return batch
 
 
-class OnCpu(Scheduler):  # type: ignore[misc] # SGLang's own class
+class OnCpu(Scheduler):  # type: ignore[misc, valid-type] # SGLang's own class
     """A scheduler put together here; what is not named has the value None."""
 
     def __init__(self, settings: dict[str, Any], caching: bool) -> None:
@@ -185,9 +185,10 @@ class OnCpu(Scheduler):  # type: ignore[misc] # SGLang's own class
         )  # fmt: skip
         self.retracted: list[str] = []
 
-    def __getattr__(self, name: str) -> None:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        return None
 
     def _abort_on_queued_limit(self, req: Any) -> bool:
         return False
@@ -257,7 +258,8 @@ class Engine:
     def free(self) -> int:
         """Free pages, cached ones that nobody uses included."""
         s = self.scheduler
-        return int(s.token_to_kv_pool_allocator.available_size() + s.tree_cache.evictable_size()) // self.page
+        tokens = s.token_to_kv_pool_allocator.available_size() + s.tree_cache.evictable_size()
+        return int(tokens // self.page)
 
     def _tokens(self, request_id: str, first: int, end: int) -> array[int]:
         """The tokens from place `first` to before `end`: named blocks have the tokens of that name everywhere."""

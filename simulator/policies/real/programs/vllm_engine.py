@@ -104,7 +104,7 @@ def _speculative_config(told: dict[str, Any], refusal: Any) -> Any:
     config = object.__new__(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for name, field in fields.items():
-        value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value: Any = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         value = None if value is dataclasses.MISSING else value
         object.__setattr__(config, name, value.get_default() if hasattr(value, "get_default") else value)
     drafter = SimpleNamespace(hf_config=SimpleNamespace(num_nextn_predict_layers=modules, n_predict=modules))
