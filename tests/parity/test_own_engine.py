@@ -19,10 +19,16 @@ pytestmark = [
 TIGHT = ["hardware.num_gpu_blocks=100", "workload.classes.0.prefix={tokens: 100}", "engine.enable_prefix_caching=true"]
 
 
-@pytest.mark.parametrize("order", ["fcfs", "priority"])
+NGRAM, EAGLE = [
+    f"engine.speculative_config={{method: {method}, num_speculative_tokens: 3, acceptance: {{rates: [0.7, 0.5, 0.2]}}}}"
+    for method in ("ngram", "eagle")
+]
+
+
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
-def test_vllm_decides_as_batchlab(order: str, asynchronous: str, tmp_path: Path) -> None:
-    asked = [*TIGHT, f"engine.order={order}", f"engine.async_scheduling={asynchronous}"]
+@pytest.mark.parametrize("key", ["engine.order=fcfs", "engine.order=priority", NGRAM, EAGLE])
+def test_vllm_decides_as_batchlab(key: str, asynchronous: str, tmp_path: Path) -> None:
+    asked = [*TIGHT, key, f"engine.async_scheduling={asynchronous}"]
     flags = [word for key in asked for word in ("--set", key)]
     done = batchlab("parity", small(tmp_path), "--engine-python", python(), "--json", *flags, cwd=tmp_path)
     assert json.loads(done.out)["equal"], done

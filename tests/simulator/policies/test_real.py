@@ -1,13 +1,18 @@
 """The policy `real`: a scheduler outside in the loop gives the bytes of ours where it decides alike."""
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
+from simulator.plan import StepPlan
+from simulator.policies.real.asked_sglang import AskedSglang
 from tests.command import batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 
@@ -90,3 +95,34 @@ def test_an_engine_that_fails_is_bad_input(tmp_path: Path) -> None:
     keys = [word for key in real(tmp_path, "fails") for word in ("--set", key)]
     done = batchlab("run", small(tmp_path), *keys, cwd=tmp_path)
     assert (done.code, "vLLM 9.9: AssertionError: here" in done.err) == (2, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A request as a plan names it."""
+
+    request_id: str
+    is_decoding: bool = True
+
+
+def test_sglangs_batch_and_what_its_tree_was_asked_become_a_plan() -> None:
+    a, b, c = Live("a"), Live("b"), Live("c", is_decoding=False)
+    asked: Any = AskedSglang("python3", "sglang", 2)
+    asked._by_id = {each.request_id: each for each in (a, b, c)}
+
+    def plan(scheduled: dict[str, int], **found: Any) -> Any:
+        view = SimpleNamespace(running=[a, b], num_decoding=2, caches_prefixes=False)
+        nothing = {"preempted": [], "tried": None, "withheld": False}
+        return asked._plan(view, {"scheduled": scheduled, **nothing, **found})
+
+    assert plan({"a": 1, "b": 1}) == StepPlan()
+    assert plan({"b": 1, "a": 1}).to_end == (b, a)
+    assert plan({"b": 1}).paused == (a,)
+    assert plan({}, withheld=True) == StepPlan(decode=False, withheld=True)
+    retracted = plan({"b": 1}, preempted=[["a", 0]])
+    assert ([each.request for each in retracted.preempt], retracted.paused, retracted.to_end) == ([a], (), ())
+    alone = plan({"c": 5}, tried=["c"])
+    assert (alone.decode, alone.tried, alone.to_end) == (False, (c,), ())
+    assert [(chunk.request, chunk.num_tokens) for chunk in alone.prefill] == [(c, 5)]
+    mixed = plan({"c": 5, "a": 1, "b": 1}, tried=[])
+    assert (mixed.decode, mixed.tried, mixed.to_end) == (True, (), (c, a, b))
