@@ -112,7 +112,7 @@ def test_sglangs_batch_and_what_its_tree_was_asked_become_a_plan() -> None:
 
     def plan(scheduled: dict[str, int], **found: Any) -> Any:
         view = SimpleNamespace(running=[a, b], num_decoding=2, caches_prefixes=False)
-        nothing = {"preempted": [], "tried": None, "withheld": False}
+        nothing: dict[str, Any] = {"preempted": [], "tried": None, "withheld": False}
         return asked._plan(view, {"scheduled": scheduled, **nothing, **found})
 
     assert plan({"a": 1, "b": 1}) == StepPlan()
