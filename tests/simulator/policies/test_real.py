@@ -49,11 +49,14 @@ def test_sglang_that_decides_alike_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_real_is_sglangs_where_the_python_has_no_other(tmp_path: Path) -> None:
-    python = tmp_path / "has_sglang"
-    python.write_text("#!/bin/sh\nexit 3\n")
-    python.chmod(0o755)
-    scenario = load(str(small(tmp_path)), ["engine.policy=real", f"engine.python={python}"])
-    assert scenario.engine.policy == "real_sglang"
+    packages, python = tmp_path / "lib" / "python3.11" / "site-packages", tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(fake_python(tmp_path))
+    for package, policy in ((None, "real"), ("sglang", "real_sglang"), ("vllm", "real")):
+        if package is not None:
+            (packages / package).mkdir(parents=True)
+        scenario = load(str(small(tmp_path)), ["engine.policy=real", f"engine.python={python}"])
+        assert scenario.engine.policy == policy
 
 
 def test_a_relative_python_is_found_from_the_scenarios_folder(tmp_path: Path) -> None:
