@@ -80,9 +80,6 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
-            what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
-            raise InputError(what, hint="prefill_schedule_interval: 1")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -115,7 +112,11 @@ class Fleet:
         if group.speculation is not None:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-            make = partial(SpeculativeReplica, group.speculation)
+            speculation = group.speculation
+            ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
+            if ranks > 1:
+                speculation = speculation._replace(config=speculation.config.in_ranks())
+            make = partial(SpeculativeReplica, speculation)
         return [
             make(
                 index,
@@ -138,7 +139,8 @@ class Fleet:
         """Start the processes that drive the replicas; returns where each takes its requests."""
         if group.group_cost is not None:
             clock = self.clocks[replicas[0].index]
-            together = DataParallelGroup(clock, replicas, group.group_cost)
+            drafts = 0 if group.speculation is None else group.speculation.config.num_speculative_tokens
+            together = DataParallelGroup(clock, replicas, group.group_cost, drafts)
             clock.process(together.serve())
             return together.intakes
         intakes = []

@@ -5,7 +5,7 @@ records hold. It decides nothing itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -181,7 +181,7 @@ class GivenRanks:
 
 
 class SlowestRank:
-    """A common step lasts as long as the longest of the ranks'; a dummy batch is of one token."""
+    """A common step lasts as long as the longest of the ranks'; a dummy batch without drafts is of one token."""
 
     def __init__(self, cost: Linear) -> None:
         self._cost = cost
@@ -194,7 +194,15 @@ class SlowestRank:
 def ranks(case: Case) -> list[dict[str, Any]]:
     """The common steps of ranks in lockstep, with what each rank decides in them."""
     count = case["dp"]["ranks"]
-    group = group_of(dict(case), replicas=count, group_cost=SlowestRank(cost_of(dict(case))))
+    cost = cost_of(dict(case))
+    if (drafts := case.get("spec")) is not None:
+        cost = replace(cost, per_drafted_token_s=case["cost"]["d"])
+    group = group_of(
+        dict(case),
+        replicas=count,
+        group_cost=SlowestRank(cost),
+        speculation=None if drafts is None else speculation_of(case),
+    )
     requests = sorted(case["requests"], key=lambda r: r["arrival_time"])
     run = simulate_fleet(
         workload_of(dict(case)), [group], router=GivenRanks([r["rank"] for r in requests]), log_decisions=True
@@ -204,13 +212,16 @@ def ranks(case: Case) -> list[dict[str, Any]]:
     return [{"ranks": steps, "t_end": steps[0]["t_end_s"]} for steps in zip(*logs, strict=True)]
 
 
+# Kinds whose cases were recorded here, of features together: drafts beside a cadence, and in ranks.
+OWN = ("spec_cadence", "spec_cadence_async", "spec_dp")
 SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")
 DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
     "dp": ranks,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
-    **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
+    **{kind + mode: speculative for kind in (*SPECULATIVE, "spec_cadence") for mode in ("", "_async")},
+    "spec_dp": ranks,
 }
 
 

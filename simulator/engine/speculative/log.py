@@ -37,4 +37,8 @@ def log_planned(log: DecisionLog, state: ReplicaState, step: VerifyStep, planned
         "next_k": step.next_drafts,
         "skip_drafts": step.skips_drafts,
     }
+    if (held := getattr(step.plan.note, "held", None)) is not None:
+        step.record["held"] = held
+    if log.tells_dummies:
+        step.record["dummy"] = not parts
     log.steps.append(step.record)

@@ -201,11 +201,12 @@ class SpeculativeReplica(Replica):
         assert isinstance(step, VerifyStep)
         if not step.is_wait:
             step.ends_s = [step.start_s + self._execute_step(step)]
-            holds, runs = self._plans.holds, self._runs
+            part, runs = self._plans.last_part, self._runs
+            holds = part.holds
             if holds is not Holds.STEP and runs is not None and (self._timeless or not step.waiting):
                 step.until_arrival = holds is Holds.ARRIVAL or self._cut_by_arrivals
                 if runs.can_follow(step):
-                    runs.work_out(step, due_s if step.until_arrival else inf)
+                    runs.work_out(step, due_s if step.until_arrival else inf, part.hold_steps)
                     self._batch.run_used = [] if step.run is None else step.run.used
         if self._decisions is not None:
             log_planned(self._decisions, self.state, step, self._view.now_s)
@@ -221,6 +222,8 @@ class SpeculativeReplica(Replica):
     def finish_step(self, step: InFlight) -> None:
         """Commit the step, which has ended, or with asynchronous scheduling the one before it."""
         assert isinstance(step, VerifyStep)
+        if step.scheduled:
+            self.state.decode_clock.prompt_steps += len(step.ends_s)
         if step.run is not None and len(step.ends_s) > 1:
             step = self._pass_over(step, step.run)
         if not step.is_wait:

@@ -53,10 +53,10 @@ class Runs:
             return False
         return cache is None or (cache.keys is not None and not cache.keys.num_telling)
 
-    def work_out(self, step: VerifyStep, due_s: float) -> None:
+    def work_out(self, step: VerifyStep, due_s: float, hold_steps: int | None) -> None:
         """Append to the step's ends those of the steps that follow it, and note what happens in them.
 
-        No step begins at `due_s` or later, when something arrives that matters.
+        No step begins at `due_s` or later, when something arrives that matters; there are `hold_steps` at most.
         """
         state, (config, acceptance, longest, _) = self._state, self._speculation
         size, drafts, lookahead = state.batch.block_size, step.next_drafts, config.num_lookahead_tokens
@@ -80,7 +80,8 @@ class Runs:
         may_skip = config.can_skip_drafts and all(
             live.max_tokens == state.requests[live.row].output_tokens for live in lives
         )
-        while not is_last and len(ends) < _LONGEST_RUN and ends[-1] < due_s:
+        most = _LONGEST_RUN if hold_steps is None else min(hold_steps, _LONGEST_RUN)
+        while not is_last and len(ends) < most and ends[-1] < due_s:
             if max(computed) + tokens >= longest or (may_skip and max(left) == 1):
                 break
             growing = []

@@ -118,10 +118,10 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
-        if view.drafting is not None:
-            return drafted_step(view, self._limits, view.drafting)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
+        if view.drafting is not None:
+            return drafted_step(view, self._limits, view.drafting, view.note)
         return step(view, self._limits)
 
 
