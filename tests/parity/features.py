@@ -30,6 +30,7 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
+from tests.parity.draft_cases import TOGETHER
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 
 Case = Mapping[str, Any]
@@ -212,16 +213,14 @@ def ranks(case: Case) -> list[dict[str, Any]]:
     return [{"ranks": steps, "t_end": steps[0]["t_end_s"]} for steps in zip(*logs, strict=True)]
 
 
-# Kinds whose cases were recorded here, of features together: drafts beside a cadence, and in ranks.
-OWN = ("spec_cadence", "spec_cadence_async", "spec_dp")
 SPECULATIVE = ("spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic", "abort_spec")
 DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
     "dp": ranks,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
-    **{kind + mode: speculative for kind in (*SPECULATIVE, "spec_cadence") for mode in ("", "_async")},
-    "spec_dp": ranks,
+    **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
+    **{kind: ranks if kind == "spec_dp" else speculative for kind in TOGETHER},
 }
 
 

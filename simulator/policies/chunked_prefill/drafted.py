@@ -34,9 +34,7 @@ class Left(NamedTuple):
     passed: tuple[RequestView, ...] = ()
 
 
-def drafted_step(
-    view: View, limits: VllmLimits, drafting: Drafting, before: object, *, held: bool = False
-) -> StepPlan:
+def drafted_step(view: View, limits: VllmLimits, drafting: Drafting, before: object, *, held: bool = False) -> StepPlan:
     """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one.
 
     `before` is the note of the step's part before, if there is one. `held`: as in `step`.
