@@ -146,7 +146,9 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
         return Drafter(_pass(scenario, own), is_parallel=given.parallel_drafting)
     head = draft_head(model, given.method)
     joint = Joint.of(joined_parameters(model, given.method), head, gpu, ranks)
-    return Drafter(_roofline(scenario, head), joint)
+    from simulator.timing.tables.assumed import small_kernels
+
+    return Drafter(_roofline(scenario, head), joint, small=small_kernels(head, gpu, ranks))
 
 
 def _pass(scenario: Scenario, own: Model) -> CostModel:

@@ -2,8 +2,8 @@
 
 usage: python draft_driver.py FOLDER_OF_THE_HARNESS
 
-A line answers with {"case", "records"}, or with {"refused"} where vLLM gets stuck. A case with `dp` is run in ranks that
-step together, where the harness has ranks without drafts: a dummy batch verifies the drafts of one request
+A line answers with {"case", "records"}, or with {"refused"} where vLLM gets stuck. A case with `dp` is run in ranks
+that step together, where the harness has ranks without drafts: a dummy batch verifies the drafts of one request
 (`execute_dummy_batch` in vllm/v1/worker/gpu_worker.py, 0.33), and ranks leave drafting out together or not at all
 (vllm/v1/worker/gpu/dp_utils.py:88). Kinds with aborts are run first without, which says when aborts tell most.
 """
@@ -19,7 +19,9 @@ from typing import Any
 class Rank:
     """As much of vLLM's engine core as decides when ranks hold prompts back, and when they stop."""
 
-    def __init__(self, drive: Any, config: dict[str, Any], spec: dict[str, Any], dp: dict[str, int], group: Any) -> None:
+    def __init__(
+        self, drive: Any, config: dict[str, Any], spec: dict[str, Any], dp: dict[str, int], group: Any
+    ) -> None:
         self.engine = drive.Engine(config, spec, True, dp_size=dp["ranks"])
         self.scheduler = self.engine.sched
         self.prefill_schedule_interval = config["prefill_schedule_interval"]

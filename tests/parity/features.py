@@ -30,8 +30,8 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
-from tests.parity.draft_cases import TOGETHER
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
+from tests.parity.draft_cases import TOGETHER
 
 Case = Mapping[str, Any]
 

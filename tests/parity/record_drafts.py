@@ -10,7 +10,7 @@ from tests.parity import draft_cases, live
 
 WANTED = {"spec_cadence": 14, "spec_cadence_async": 8, "spec_dp": 10, "spec_slots": 4, "spec_longest": 4}
 MOST_SCHEDULED = 600  # entries of `scheduled` in all steps of a case: larger ones tell little more
-FIRST = {  # seeds of cases that tell a rule apart which few others do
+FIRST: dict[str, list[int]] = {  # seeds of cases that tell a rule apart which few others do
     "spec_slots": [],
     "spec_longest": [],
 }

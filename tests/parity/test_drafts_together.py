@@ -51,7 +51,7 @@ FROM: dict[str, tuple[Any, str]] = {
         (BESIDE, PLAN, "if held and not decodes:", "if False:"),
         (BESIDE, PLAN, "if held and whole > 1:", "if held:"),
         (BESIDE, PLAN, "if held and whole > 1:", "if False:"),
-        (BESIDE, CADENCE, "                continue\n            return True", "                pass\n            return True"),
+        (BESIDE, CADENCE, "if request.is_decoding:\n                continue", "if False:\n                continue"),
         (BESIDE, CADENCE, "> admitted + len(passed)", "> admitted"),
         (BESIDE, CADENCE, "passed = (*passed, *left.passed)", "passed = left.passed"),
         (BESIDE, APPLY, "self._viewer.view.note = part.note", "pass"),
