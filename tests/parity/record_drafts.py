@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.parity import draft_cases, live
 
-WANTED = {"spec_cadence": 14, "spec_cadence_async": 8, "spec_dp": 10, "spec_slots": 4, "spec_longest": 4}
+WANTED = {"spec_cadence": 14, "spec_cadence_async": 6, "spec_dp": 8, "spec_slots": 4, "spec_longest": 6}
 MOST_SCHEDULED = 600  # entries of `scheduled` in all steps of a case: larger ones tell little more
 FIRST: dict[str, list[int]] = {  # seeds of cases that tell a rule apart which few others do
-    "spec_slots": [],
-    "spec_longest": [],
+    "spec_slots": [112, 39],
+    "spec_longest": [7, 11, 14, 21],
 }
 
 
