@@ -75,7 +75,7 @@ class Disaggregation:
             replicas[load.index].hand_over_to(self._hand_over)
         for load in decode.replicas:
             replica = replicas[load.index]
-            replica.imports = self._imports[load.index] = Imports(replica.state, self._send)
+            replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
 
     # Servers
 
@@ -84,6 +84,7 @@ class Disaggregation:
         target = self._decode.choose(request)
         if self._replicas[target].rejects(request):
             return target
+        request = self._replicas[target].capped(request)
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)

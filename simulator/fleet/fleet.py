@@ -110,9 +110,9 @@ class Fleet:
             self.clocks += [self._make_clock()] * group.replicas
         make: Callable[..., Replica] = Replica
         if group.speculation is not None:
-            if group.role != "both":
-                raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             speculation = group.speculation
+            if group.role != "both":
+                speculation = speculation._replace(config=speculation.config.with_transfers())
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             if ranks > 1:
                 speculation = speculation._replace(config=speculation.config.in_ranks())

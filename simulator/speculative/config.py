@@ -113,6 +113,10 @@ class SpeculativeConfig:
         """
         return replace(self, num_speculative_tokens_per_batch_size=None)
 
+    def with_transfers(self) -> "SpeculativeConfig":
+        """The configuration of a server that sends or takes KV: hashes cover their block alone (vllm.py:688)."""
+        return replace(self, disable_lookahead_block_hashes=self.drafts_from_hidden)
+
     def drafts_of(self, num_requests: int) -> int:
         """Drafts that a step of so many scheduled requests proposes for each."""
         ranges = self.num_speculative_tokens_per_batch_size

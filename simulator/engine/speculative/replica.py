@@ -103,7 +103,15 @@ class SpeculativeReplica(Replica):
             ahead = config.num_hash_lookahead_tokens
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
 
-    def _new(self, request: Request) -> RequestState:
+    def capped(self, request: Request) -> Request:
+        """See `Replica.capped`."""
+        most = self._speculation.max_model_len - request.input_tokens
+        if not 1 <= most < request.max_tokens:
+            return request
+        return request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
+
+    def new_request(self, request: Request) -> RequestState:
+        """See `Replica.new_request`."""
         self._speculation.acceptance.enter(request)
         return DraftingRequest(request, self.state.decode_clock)
 
@@ -139,6 +147,8 @@ class SpeculativeReplica(Replica):
             self._runs.arrived_s.clear()
         if self.changed is not None:
             self.changed(self.index)
+        if self.imports is not None:
+            self.imports.settle()
         self._viewer.look(now_s)
         plan = self._ask(self._view)
         if not isinstance(plan, StepPlan):
