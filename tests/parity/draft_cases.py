@@ -85,13 +85,14 @@ def _with_long_prompts(case: Case, rng: random.Random) -> None:
     tokens = [7_000_000 + place for place in range(blocks * size + 1)]
     config.update(enable_prefix_caching=True, max_num_seqs=rng.choice([2, 4]), watermark=0.0)
     spec.update(disable_lookahead_block_hashes=False, disable_eagle_block_drop=spec["method"] != "ngram")
+    room = max(1, drafts + rng.choice([-1, 0, 0, 0, 1, 2]))  # behind a prompt; 1 + drafts is enough for a padded step
     for place, request in enumerate(case["requests"]):
-        outputs = rng.randint(1, drafts + 2)
+        outputs = rng.randint(1, room)
         request.update(
             prompt_len=len(tokens), output_len=outputs, prompt_token_ids=tokens,
             output_token_ids=[9_000_000 + 100 * place + n for n in range(outputs)],
         )  # fmt: skip
-    config["max_model_len"] = len(tokens) + drafts + rng.choice([0, 1, 2, 3])
+    config["max_model_len"] = len(tokens) + room
     config["num_gpu_blocks"] = 4 * (blocks + 2) + 2
     config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], 4 * (drafts + 2))
     if not config["enable_chunked_prefill"]:

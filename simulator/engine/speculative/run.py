@@ -22,6 +22,7 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 
 _LONGEST_RUN: Final = 256  # as of decode steps: what an arrival cuts off is wasted
+_NONE: Final = (-1, -1)  # drafts and accepted ones where there is no result: not even one token
 
 
 class Runs:
@@ -67,12 +68,11 @@ class Runs:
         tokens, overlaps = 1 + drafts, step.overlaps
         lives = [part.live for part in step.scheduled]
         run = VerifyRun(lives)
-        late = [(part.drafts, part.accepted) for part in step.scheduled]  # of results that are still to come
+        late = [(part.drafts, part.accepted) for part in step.scheduled]  # results that are still to come
+        told = late  # those that the next plan knows
         if overlaps:
             known = {} if before is None else {part.live: part for part in before.scheduled if part.samples}
-            told = [(known[live].drafts, known[live].accepted) if live in known else (0, -1) for live in lives]
-        else:
-            told, late = late, []
+            told = [(known[live].drafts, known[live].accepted) if live in known else _NONE for live in lives]
         computed = [live.base_computed - made + kept for live, (made, kept) in zip(lives, told, strict=True)]
         left = [state.tokens_left(live) - 1 - kept for live, (_, kept) in zip(lives, told, strict=True)]
         if min(left) <= 0 or any(live.stale_tokens for live in lives):
@@ -93,21 +93,13 @@ class Runs:
                 break
             if overlaps and min(map(add, left, spare)) <= 1:
                 break  # its last token is sure to be in flight
-            growing = []
-            for place, at in enumerate(computed):
-                room = at + tokens + lookahead
-                if room > reserved[place]:
-                    more = cdiv(min(room, longest), size) - cdiv(reserved[place], size)
-                    if more > 0:
-                        growing.append((place, more))
+            growing, grown = _grow([min(at + tokens + lookahead, longest) for at in computed], reserved, size)
             taken = sum([more for _, more in growing])
             if taken > free:
                 break
             free -= taken
             used += taken
-            reserved = [
-                max(had, min(at + tokens + lookahead, longest)) for had, at in zip(reserved, computed, strict=True)
-            ]
+            reserved = grown
             step.shape = shape = _shape(computed, tokens)
             start_s = ends[-1]
             ends.append(start_s + self._execute(step))
@@ -123,7 +115,7 @@ class Runs:
                 verified[place] += drafts > 0
                 run.accepted[place].append(accepted)
                 made.append((drafts, accepted))
-            told, late = (late, made) if overlaps else (made, late)
+            told, late = (late if overlaps else made), made
             for place, (asked, kept) in enumerate(told):
                 computed[place] += tokens - asked + kept
                 left[place] -= 1 + kept
@@ -174,6 +166,18 @@ class Runs:
                     gaps[0.0] = gaps.get(0.0, 0) + extra
                 for gap_s, count in gaps.items():
                     state.records.late_gaps.add((gap_s, count, end_s))
+
+
+def _grow(rooms: Sequence[int], reserved: Sequence[int], size: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """The places that take blocks for this room, with how many, and the room that all have then."""
+    growing, grown = [], []
+    for place, (room, had) in enumerate(zip(rooms, reserved, strict=True)):
+        if room > had:
+            more = cdiv(room, size) - cdiv(had, size)
+            if more > 0:
+                growing.append((place, more))
+        grown.append(max(room, had))
+    return growing, grown
 
 
 def _shape(computed: Sequence[int], tokens: int) -> StepShape:
