@@ -12,6 +12,7 @@ from simulator.timing.tables import read_tables
 from simulator.timing.tables.expert_tables import SUFFIX, beside
 from simulator.timing.tables.latent import find_latent
 from simulator.timing.tables.latent_schema import SUFFIX as LATENT
+from simulator.timing.tables.linear import SUFFIX as LINEAR
 
 TABLES_SUFFIX = ".json.gz"
 
@@ -54,8 +55,8 @@ def _minor(name: str) -> int:
 
 @cache
 def shipped_parts() -> tuple[Path, ...]:
-    """The tables beside those of kernels: of experts, then of latent attention."""
-    suffixes = (SUFFIX, f"{LATENT}{TABLES_SUFFIX}")
+    """The tables beside those of kernels: of experts, then of latent and of linear attention."""
+    suffixes = (SUFFIX, f"{LATENT}{TABLES_SUFFIX}", f"{LINEAR}{TABLES_SUFFIX}")
     return tuple(path for suffix in suffixes for path in _shipped("tables", f"*{suffix}"))
 
 

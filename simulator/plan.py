@@ -335,7 +335,8 @@ class PolicyFeatures:
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`).
+    it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
+    flight, and then names each request that computes in a `Chunk`, as with drafts.
     """
 
     caches_prefixes: bool = False
@@ -343,6 +344,7 @@ class PolicyFeatures:
     swaps: bool = False
     preempts: bool = False
     verifies_drafts: bool = False
+    fills_pipelines: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

@@ -42,13 +42,15 @@ class DecodeClock:
 
     The counts of decoding requests advance with it. Each replica has its own, which also marks its requests.
     `prompt_steps` are its steps without decodes; `throttled` says of a rank in lockstep whether it holds prompts back.
+    `plans` counts those of a pipeline, empty ones too.
     """
 
-    __slots__ = ("block_size", "prompt_steps", "throttled", "ticks")
+    __slots__ = ("block_size", "plans", "prompt_steps", "throttled", "ticks")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.ticks = 0
+        self.plans = 0
         self.prompt_steps = 0
         self.throttled: bool | None = None
 

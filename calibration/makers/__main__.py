@@ -6,7 +6,7 @@ ROOT is what a maker says; what has no source below it is left as it is.
 import sys
 from pathlib import Path
 
-from calibration.makers import experts, kernels, latent, profiles
+from calibration.makers import experts, kernels, latent, linear, profiles
 from simulator.errors import InputError
 
 
@@ -14,7 +14,7 @@ def make_all(root: Path, names: list[str]) -> None:
     """Make all that has a source below `root`, or of that what is named. Raises InputError where nothing has."""
     folder = Path(__file__).parents[1]
     made = 0
-    for maker in (profiles, kernels, experts, latent):
+    for maker in (profiles, kernels, experts, latent, linear):
         for name in maker.NAMES:
             if (not names or name in names) and (path := maker.make(root, folder, name)) is not None:
                 print(f"{path.name}: {path.stat().st_size / 1e6:.3f} MB", flush=True)

@@ -20,6 +20,8 @@ FlashInfer's (TensorRT-LLM's kernels) on B200, Triton's on L40S and RTX PRO 6000
 prompts up to 512 tokens (128 with FlashMLA) are computed by the decode kernel there, as they are in a server. Rows of
 prompts computed in fp8 (`mla_dtype` fp8) are left out: the collector pins a kernel for them that is not the default.
 
+SGLang has no rows of whole modules: `calibration.makers.latent_parts` puts them together.
+
 Norms are timed uncompiled on most GPUs, as no server runs them: `calibration.makers.latent_norms` takes them out.
 
 Rows that are faster than the GPU could read the weights and the cache, or compute, are rejected and counted.
@@ -39,7 +41,8 @@ from calibration.limits import TOLERANCE
 from calibration.makers.kernels import DATA_CENTRE, WHEEL
 from calibration.makers.latent_errors import latent_errors
 from calibration.makers.latent_norms import SHARES, without_chain
-from calibration.makers.latent_rows import FILES, module_rows
+from calibration.makers.latent_parts import composed_rows
+from calibration.makers.latent_rows import FILES, MODEL, module_rows
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES
 from calibration.surface_fit import on_grid
@@ -60,6 +63,18 @@ DIMENSIONS = {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "rope_he
 DECODE = Shape(("seqs",), (("keys",), ("chain",)))
 PROMPT = Shape(("tokens",), (("pairs",), ("chain",)))
 
+GLM_5 = {
+    "hidden": 6144, "q_lora_rank": 2048, "kv_lora_rank": 512, "rope_head_dim": 64, "head_dim": 192, "index_topk": 2048,
+}  # fmt: skip
+"""GLM-5's config.json; its values are 256 wide, which `Model` does not tell from its queries."""
+SPARSE_MODELS: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = {
+    "glm-5": (("zai-org/GLM-5-FP8", "nvidia/GLM-5.2-NVFP4"), GLM_5),
+    "deepseek-v3.2": (("deepseek-ai/DeepSeek-V3.2",), {**DIMENSIONS, "index_topk": 2048}),
+}
+"""The source's models with sparse attention, by the end of the names of their tables, and their dimensions.
+
+GLM-5 in nvfp4 keeps its attention in bf16."""
+
 SHIPPED: Mapping[str, tuple[str, str]] = {
     "h100-vllm-0.24": ("h100_sxm", "0.24.0"),
     "h200-vllm-0.24": ("h200_sxm", "0.24.0"),
@@ -68,14 +83,22 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "gb200-vllm-0.24": ("gb200", "0.24.0"),
     "gb300-vllm-0.27": ("gb300", "0.27.0"),
     **{f"{gpu}-trtllm-1.3": (place, "1.3.0rc20") for gpu, place in DATA_CENTRE.items()},
+    **{f"{gpu}-sglang-0.5": (place, "0.5.14") for gpu, place in DATA_CENTRE.items()},
+    **{f"{gpu}-sglang-0.5-{model}": (place, "0.5.14") for gpu, place in DATA_CENTRE.items() for model in SPARSE_MODELS},
 }
 """The tables that come with batchlab: folder of the GPU and version below the package's `systems/data`."""
 
 
-def tabulate_latent(root: Path, name: str, folder: str, version: str) -> dict[str, Any]:
-    """The JSON of a GPU's latent attention. InputError where its files or its GPU are not known."""
+def tabulate_latent(root: Path, name: str, folder: str, version: str, tables: Path) -> dict[str, Any]:
+    """The JSON of a GPU's latent attention. InputError where its files or its GPU are not known.
+
+    `tables` hold the engine's other kernels, of which SGLang's modules are put together.
+    """
+    sparse = next((each for each in SPARSE_MODELS if name.endswith(f"-{each}")), "")
+    held, dimensions = SPARSE_MODELS.get(sparse, ((MODEL,), DIMENSIONS))
+    name = name.removesuffix(f"-{sparse}")
     gpu, engine = find_gpu(name.rsplit("-", 2)[0]), name.rsplit("-", 2)[1]
-    place = Path(folder) / "mla" / engine / version
+    place = Path(folder) / ("sparse_attention" if sparse else "mla") / engine / version
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
@@ -83,15 +106,18 @@ def tabulate_latent(root: Path, name: str, folder: str, version: str) -> dict[st
         "gpu": gpu.name,
         "software": f"{ENGINES[engine]} {version}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{place.as_posix()}"}],
-        "dimensions": DIMENSIONS,
+        "dimensions": dimensions,
         "norms_taken_out": SHARES.get(gpu.name, 0.0) if engine == "vllm" else 0.0,
         "rejected": {},
     }
     for kind, file in FILES.items():
-        rows = module_rows(root / place, kind)
+        if engine == "sglang" and not sparse:
+            rows = composed_rows(root / place, kind, tables, dimensions)
+        else:
+            rows = module_rows(root / place, kind, *held)
         if engine == "vllm":
             rows = without_chain(rows, kind, root, gpu.name)
-        possible = rows["us"] * TOLERANCE >= _least_us(rows, kind, gpu)
+        possible = (rows["us"] > 0) if sparse else rows["us"] * TOLERANCE >= _least_us(rows, kind, gpu)
         document["rejected"][file] = [int((~possible).sum()), len(rows)]
         document[kind] = [_modules(kind, some) for _, some in rows[possible].groupby(["dtype", "kv"])]
     document["errors"] = latent_errors(load_latent(document))
@@ -134,7 +160,7 @@ def make(root: Path, folder: Path, name: str) -> Path | None:
     if not (root / place).is_dir():
         return None
     path = folder / "tables" / f"{name}{SUFFIX}.json.gz"
-    write_tables(tabulate_latent(root, name, place, version), path)
+    write_tables(tabulate_latent(root, name, place, version, folder / "tables" / f"{name}.json.gz"), path)
     return path
 
 

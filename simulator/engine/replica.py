@@ -142,10 +142,6 @@ class Replica:
         del state.requests[request.row], state.lives[request.row]
         return False
 
-    def capped(self, request: Request) -> Request:
-        """A request that another replica prefills for this one, with as many tokens as it can have here."""
-        return request
-
     def new_request(self, request: Request) -> RequestState:
         """The engine's account of a request."""
         return RequestState(request, self.state.decode_clock)

@@ -18,6 +18,7 @@ from simulator.engine.completion import OnEnd
 from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
+from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.request import Request
@@ -82,9 +83,11 @@ class Disaggregation:
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that decodes it."""
         target = self._decode.choose(request)
-        if self._replicas[target].rejects(request):
+        replica = self._replicas[target]
+        if replica.rejects(request):
             return target
-        request = self._replicas[target].capped(request)
+        if isinstance(replica, SpeculativeReplica):
+            request = replica.capped(request)
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)

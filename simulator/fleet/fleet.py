@@ -12,6 +12,8 @@ from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
+from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.speculative.replica import SpeculativeReplica
@@ -117,6 +119,9 @@ class Fleet:
             if ranks > 1:
                 speculation = speculation._replace(config=speculation.config.in_ranks())
             make = partial(SpeculativeReplica, speculation)
+        if group.pipeline is not None:
+            _check_pipeline(group)
+            make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
                 index,
@@ -145,12 +150,26 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop
             clock = self.clocks[replica.index]
-            if replica.late is None:
+            if isinstance(replica, PipelinedReplica):
+                loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
                 loop = AsyncLoop(clock, replica, replica.late, fast_forward=self._fast_forward)
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _check_pipeline(group: ReplicaGroup) -> None:
+    """Raise InputError for what a pipeline is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="hardware.pipeline_parallel: 1")

@@ -49,6 +49,9 @@ class Model:
     tie_embeddings: Annotated[bool, doc("input and output embeddings are one table")] = False
     qkv_bias: Annotated[bool, doc("query, key and value projections have biases")] = False
     qk_norm: Annotated[bool, doc("queries and keys are normalised, with a weight for each of head_dim")] = False
+    qk_norm_whole: Annotated[
+        bool, doc("that norm is over all heads at once, whose GPUs add up its squares (MiniMax)")
+    ] = False
     gated_mlp: Annotated[bool, doc("three feed-forward matrices (SwiGLU), otherwise two")] = True
     biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
     positions: Annotated[int, doc("rows of a learned position table")] = 0
@@ -69,6 +72,14 @@ class Model:
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
         doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
+    index_topk: Annotated[int, doc("keys that a query attends to, chosen by an indexer (sparse attention); 0: all")] = 0
+    attention_gate: Annotated[bool, doc("attention's output is multiplied by a gate, projected with the queries")] = (
+        False
+    )
+    linear_layers: Annotated[int, doc("layers with linear attention (gated delta net), which keep a state")] = 0
+    linear_key_heads: Annotated[int, doc("key heads of linear attention")] = 0
+    linear_value_heads: Annotated[int, doc("value heads of linear attention")] = 0
+    linear_head_dim: Annotated[int, doc("width of a head of linear attention")] = 128
     num_nextn_predict_layers: Annotated[
         int, doc("layers for multi-token prediction (MTP), which take part in speculative decoding alone")
     ] = 0
@@ -137,7 +148,7 @@ class Model:
         """
         local = self.local_kv_heads(tensor_parallel)
         width = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * local * self.head_dim
-        return self.layers * width * self.kv_dtype_bytes
+        return (self.layers - self.linear_layers) * width * self.kv_dtype_bytes
 
     def weight_bytes(self, tensor_parallel: int = 1) -> int:
         """Bytes of weights on each GPU: matrices are divided; norms, routers, positions, replicated KV heads not.
@@ -195,6 +206,7 @@ class Model:
             total += self.dense_layers * (layer + self._mlp(self.dense_intermediate, ranks))
         else:
             total = self.layers * (layer + routed)
+        total += self.linear_layers * (self._linear_attention(ranks) - self._attention(ranks, kv_heads))
         return total + norm + embeddings * self.table_parameters(ranks) + self.positions * self.hidden
 
     def _attention(self, ranks: int, kv_heads: int) -> int:
@@ -207,7 +219,7 @@ class Model:
             down = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
             up = self.kv_lora_rank * heads * 2 * self.head_dim
             return query + down + up + heads * self.head_dim * self.hidden
-        query_key_value = (heads + 2 * kv_heads) * self.head_dim
+        query_key_value = ((2 if self.attention_gate else 1) * heads + 2 * kv_heads) * self.head_dim
         total = self.hidden * query_key_value + heads * self.head_dim * self.hidden
         if self.qkv_bias or self.biases:
             total += query_key_value
@@ -216,6 +228,13 @@ class Model:
         if self.qk_norm:
             total += 2 * self.head_dim
         return total
+
+    def _linear_attention(self, ranks: int) -> int:
+        """Projections of queries, keys, values, gate, decay and rate, a convolution of four tokens, and the output."""
+        heads = self.linear_key_heads, self.linear_value_heads
+        keys, values = (count * self.linear_head_dim // ranks for count in heads)
+        projected = self.hidden * (2 * keys + 3 * values + 2 * self.linear_value_heads // ranks)
+        return projected + 4 * (2 * keys + values)
 
     def _mlp(self, intermediate: int, ranks: int) -> int:
         local = -(-intermediate // ranks)
@@ -374,5 +393,12 @@ def _check(model: Model) -> None:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):
         raise InputError("model: dense_layers and dense_intermediate come together")
+    if model.qk_norm_whole and not model.qk_norm:
+        raise InputError("model: qk_norm_whole needs qk_norm")
+    if bool(model.linear_layers) != bool(model.linear_key_heads and model.linear_value_heads):
+        raise InputError("model: linear_layers, linear_key_heads and linear_value_heads come together")
+    if model.linear_layers >= model.layers or (model.linear_layers and (model.sliding_window or model.kv_lora_rank)):
+        what = f"model: linear_layers ({model.linear_layers}) must be below layers ({model.layers})"
+        raise InputError(f"{what}, and beside them is plain attention, without a window")
     if (model.q_lora_rank or model.rope_head_dim) and not model.kv_lora_rank:
         raise InputError("model: q_lora_rank and rope_head_dim need kv_lora_rank (multi-head latent attention)")

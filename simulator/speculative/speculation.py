@@ -21,6 +21,10 @@ class DraftingView(RequestView, Protocol):
     def num_output_placeholders(self) -> int:
         """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
 
+    @property
+    def stale_tokens(self) -> int:
+        """Tokens in flight that were scheduled before its last preemption."""
+
 
 class Drafting(NamedTuple):
     """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens."""

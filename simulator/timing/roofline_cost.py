@@ -30,6 +30,8 @@ from simulator.timing.floor import TABULATED, StepFloor, lines_below
 
 Floats = NDArray[np.float64]
 ACTIVATION_BYTES = 2  # activations and what is reduced between GPUs are bf16 whatever the weights are
+STATE_BYTES = 4
+"""Bytes of a value in the state of linear attention, which a decode reads and writes whole."""
 LOGIT_BYTES = 10
 """Traffic for one logit: bf16 written and read, float32 written and read by the sampler once (2 + 2 + 4 + 2)."""
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
@@ -104,7 +106,8 @@ class Roofline:
         head = model.table_parameters(ranks)
         head_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.gemm_efficiency)  # quantisers leave it as it was
         key_flops, pair_flops = _attention_flops(model)
-        local_heads = model.layers * (model.heads // ranks)
+        local_heads = (model.layers - model.linear_layers) * (model.heads // ranks)
+        states = model.linear_layers * model.linear_value_heads / ranks * model.linear_head_dim**2
         latency, per_token = self._all_reduce()
         derived = {
             "_constant": self.host_s + model.layers * self.layer_overhead_s + latency,
@@ -114,7 +117,7 @@ class Roofline:
             "_expert_flops": 2 * model.active_experts * expert * expert_flop,
             "_expert_bytes": model.experts * expert * model.expert_bytes * per_byte,
             "_expert_miss": 1 - model.active_experts / model.experts if model.experts else 1.0,
-            "_row": model.vocab * LOGIT_BYTES * per_byte + self.host_per_seq_s,
+            "_row": (model.vocab * LOGIT_BYTES + 2 * STATE_BYTES * states) * per_byte + self.host_per_seq_s,
             "_head_flops": 2 * head * head_flop,
             "_head_bytes": head * model.embedding_bytes * per_byte,
             "_key": local_heads * key_flops * attention_flop,

@@ -54,10 +54,11 @@ def test_every_policy_is_executed_as_planned(policy: str) -> None:
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_preemptions_are_executed_as_planned(mode: str) -> None:
     tight = case("preemptive", 30, 200, preemption_mode=mode)
-    found = agreement(predicted_clock(tight, partial(device, 30, 200)))
-    assert found.plans_equal
-    assert found.floor is not None
-    assert ("swap" in found.regimes) == (mode == "swap")
+    steps = predicted_clock(tight, partial(device, 30, 200))
+    assert agreement(steps).plans_equal
+    assert all(step.again_s > 0 for step in steps)
+    # A busy machine may stall each step that swaps, so all steps are asked, not only those that count.
+    assert any(step.regime == "swap" for step in steps) == (mode == "swap")
 
 
 def test_shared_prefixes_are_executed_as_planned() -> None:

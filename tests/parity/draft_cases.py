@@ -93,6 +93,7 @@ def _with_long_prompts(case: Case, rng: random.Random) -> None:
             output_token_ids=[9_000_000 + 100 * place + n for n in range(outputs)],
         )  # fmt: skip
     config["max_model_len"] = len(tokens) + room
+    config["long_prefill_token_threshold"] = 0
     config["num_gpu_blocks"] = 4 * (blocks + 2) + 2
     config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], 4 * (drafts + 2))
     if not config["enable_chunked_prefill"]:

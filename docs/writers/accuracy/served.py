@@ -3,14 +3,15 @@
 The rows come from the sample of aiconfigurator-core 0.12.0, of which about half is at hand. A row says model, GPU,
 precision, parallel sizes, lengths and concurrency, and no flag of the server. Where InferenceX's public scripts
 (SemiAnalysisAI/InferenceX, benchmarks/single_node) have one for all servers of an engine, it is taken: the KV cache
-is fp8 but for gpt-oss on Hopper and bf16 models, no prefix cache, lengths from 0.8 to 1.0 of those named.
+is fp8 but for gpt-oss on Hopper and bf16 models, no prefix cache. Rows of its three pairs of lengths are its own; its
+client draws lengths from 0.8 to 1.0 of those named and sends ten requests a user, the first of all users at once.
 """
 
 import csv
 import gzip
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,44 @@ DRAFTS = "1.2.0rc6.post3"
 """The image of TensorRT-LLM that InferenceX drafts with: DeepSeek-R1 in nvfp4 at TP 8, 4 users, 1,024 and 8,192 tokens
 has a TPOT of 3.6 ms there, which is half of any other image's."""
 
+INFERENCEX = ((1024, 1024), (1024, 8192), (8192, 1024))
+"""The lengths of InferenceX's runs. Other rows are of NVIDIA's own clients, with fixed lengths."""
+WAVES_OF_CLIENT = 10  # requests of each user
+
+STREAM_INTERVAL = 10
+"""Tokens that SGLang (DeepSeek, Qwen3.5) and TensorRT-LLM (DeepSeek) send at a time in InferenceX's scripts."""
+RECEIVE_INTERVALS = {False: 10, True: 30}
+"""Decode steps between two looks at what has arrived (SGLang's --scheduler-recv-interval on Blackwell); the second from
+16 users on. No flag of these stands in the rows: TTFT less our prefill is 10 to 16 decode steps up to 8 users and 25 to
+30 above on B200, 7 to 10 on H200, and none for GLM-5."""
+
+PAIRED = 0.92
+"""Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
+of SGLang 0.5.9 with DeepSeek-R1 in fp8 on B200, which InferenceX runs with and without MTP, and no others."""
+DRAFTING = (("sglang", "Qwen/Qwen3.5-397B-A17B", "b200_sxm", "fp8", 4, 1),)
+"""Rows that draft: with four GPUs they take 0.65 to 0.83 of what eight take in the same image (B200; 5.1 ms against 7.8
+at 4 users)."""
+
+SETTING = (
+    "image", "measured", "model_path", "system", "precision", "isl", "osl", "concurrency", "tp_size",
+    "attention_dp_size", "moe_tp_size", "moe_ep_size",
+)  # fmt: skip
+DEEPSEEK_HEADS = 128
+
 _MINIMAX = {
     "layers": 62, "hidden": 3072, "intermediate": 1536, "heads": 48, "kv_heads": 8, "head_dim": 128, "vocab": 200064,
     "max_model_len": 196608, "experts": 256, "active_experts": 8, "qk_norm": True,
+    "qk_norm_whole": True,
+}  # fmt: skip
+_QWEN_3_5 = {
+    "layers": 60, "hidden": 4096, "intermediate": 1024, "heads": 32, "kv_heads": 2, "head_dim": 256, "vocab": 248320,
+    "max_model_len": 262144, "experts": 512, "active_experts": 10, "shared_experts": 1, "qk_norm": True,
+    "attention_gate": True, "linear_layers": 45, "linear_key_heads": 16, "linear_value_heads": 64,
+}  # fmt: skip
+_GLM_5 = {
+    "layers": 78, "hidden": 6144, "intermediate": 2048, "heads": 64, "kv_heads": 64, "head_dim": 192, "vocab": 154880,
+    "max_model_len": 202752, "experts": 256, "active_experts": 8, "shared_experts": 1, "dense_layers": 3,
+    "dense_intermediate": 12288, "q_lora_rank": 2048, "kv_lora_rank": 512, "rope_head_dim": 64, "index_topk": 2048,
 }  # fmt: skip
 _WIDE = {"dtype_bytes": 2, "matmul_dtype": "bf16"}
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -42,8 +78,13 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "deepseek-ai/DeepSeek-V3": {"base": "deepseek-v3"},
     "nvidia/DeepSeek-R1-NVFP4": {"base": "deepseek-v3"},
     "nvidia/DeepSeek-V3.1-NVFP4": {"base": "deepseek-v3"},
+    "Qwen/Qwen3.5-397B-A17B": _QWEN_3_5,
+    "zhipuai/GLM-5": _GLM_5,
 }
-BLOCKS = ("MiniMaxAI/MiniMax-M2.5", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
+BLOCKS = (
+    "MiniMaxAI/MiniMax-M2.5", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.5-397B-A17B",
+    "zhipuai/GLM-5",
+)  # fmt: skip
 """Models that are published in fp8 with a scale for each block."""
 
 
@@ -64,9 +105,23 @@ class Row:
     data_parallel: int  # of attention
     moe_tensor: int
     moe_expert: int
-    has_image: bool
     ttft_ms: float
     tpot_ms: float
+    drafts: bool = False  # though the row does not say so
+
+    @property
+    def is_inferencex(self) -> bool:
+        """Return whether InferenceX's client made the run."""
+        return (self.isl, self.osl) in INFERENCEX
+
+    @property
+    def late_steps(self) -> float:
+        """Decode steps by which the client sees a first token late: flags of the server that the row does not say."""
+        streams = "DeepSeek" in self.model or (self.engine == "sglang" and "Qwen3.5" in self.model)
+        if not self.is_inferencex or self.engine == "vllm" or not streams:
+            return 0.0
+        receives = self.engine == "sglang" and not self.system.startswith("h")
+        return STREAM_INTERVAL - 1.0 + (RECEIVE_INTERVALS[self.concurrency >= 16] / 2 if receives else 0.0)
 
     @property
     def cell(self) -> str:
@@ -80,9 +135,13 @@ class Row:
         InferenceX ran one node of eight GPUs. A row of more has the product of two sizes in place of one: TP 8 with
         its experts over the same 8 GPUs became 64, tensor parallel 4 with attention data parallel 4 became 16.
         """
-        if self.version == DRAFTS and "DeepSeek" in self.model:
+        setting = self.engine, self.model, self.system, self.precision, self.tensor_parallel, self.moe_expert
+        drafts = self.drafts or (self.version == DRAFTS and "DeepSeek" in self.model)
+        if drafts or setting in DRAFTING:
             return "drafts (MTP), which the row does not say"
         gpus = self.tensor_parallel * self.data_parallel
+        if "DeepSeek" in self.model and self.tensor_parallel > NODE and DEEPSEEK_HEADS % self.tensor_parallel:
+            return f"tensor parallel {self.tensor_parallel}, which is the GPUs of several servers: it divides no heads"
         if self.system in GPUS and gpus > NODE:
             return f"{gpus} GPUs of a node that has {NODE}"
         if not self.tpot_ms > 0:
@@ -93,7 +152,17 @@ class Row:
 def read_rows(folder: Path, engine: str) -> list[Row]:
     """The aggregated runs of an engine, in the file's order."""
     with gzip.open(folder / f"agg_{engine}.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        return [_row(engine, row) for row in csv.DictReader(file)]
+        held = list(csv.DictReader(file))
+    slowest: dict[tuple[str, ...], float] = {}
+    for row in held:
+        setting = tuple(row[name] for name in SETTING)
+        slowest[setting] = max(slowest.get(setting, 0.0), float(row["silicon_tpot_ms"] or 0.0))
+    rows = []
+    for row in held:
+        found = _row(engine, row)
+        apart = bool(row["image"]) and found.tpot_ms < PAIRED * slowest[tuple(row[name] for name in SETTING)]
+        rows.append(replace(found, drafts=apart))
+    return rows
 
 
 def _row(engine: str, row: Mapping[str, str]) -> Row:
@@ -117,7 +186,6 @@ def _row(engine: str, row: Mapping[str, str]) -> Row:
         data_parallel=whole("attention_dp_size"),
         moe_tensor=whole("moe_tp_size"),
         moe_expert=whole("moe_ep_size"),
-        has_image=bool(row["image"]),
         ttft_ms=number("silicon_ttft_ms", math.nan),
         tpot_ms=number("silicon_tpot_ms", math.nan),
     )
@@ -148,7 +216,7 @@ def scenario_of(row: Row, waves: int) -> dict[str, Any] | None:
     model = model_of(row)
     if model is None:
         return None
-    low = 0.8 if row.has_image else 1.0
+    low = 0.8 if row.is_inferencex else 1.0
     lengths = {
         name: {"dist": "uniform", "min": max(1, math.ceil(low * size)), "max": size}
         if low < 1

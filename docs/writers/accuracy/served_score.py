@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from docs.writers.accuracy.served import Row, scenario_of
+from docs.writers.accuracy.served import WAVES_OF_CLIENT, Row, scenario_of
 from scenarios.runs.runner import run
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
 
 WAVES = 3
-"""So many times the concurrency are the requests of a run; the first of these are not counted."""
+"""So many times the concurrency are the requests of a run."""
 
 KIND = "layers of a kind that is not modelled"
 POINTS, SHARE = 0.02, 0.10
@@ -37,7 +37,7 @@ class Scored:
 
 
 def score(row: Row, waves: int = WAVES) -> Scored:
-    """Simulate a row. The mean TPOT and the median TTFT of all requests but the first of each user are compared."""
+    """Simulate a row. The means of TPOT and TTFT are compared, as `_mean_ms` takes them."""
     if row.contradiction:
         return Scored(row, contradiction=row.contradiction)
     scenario = scenario_of(row, waves)
@@ -49,13 +49,23 @@ def score(row: Row, waves: int = WAVES) -> Scored:
         return Scored(row, refused=error.message)
     except ArithmeticError as error:
         return Scored(row, refused=f"{type(error).__name__}: {error}")
-    counted = finished(records)
-    counted[: row.concurrency] = False
-    if not counted.any():
+    known = finished(records)
+    if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
-    tpot_ms = 1e3 * float(np.mean(tpot_s(records)[counted]))
-    ttft_ms = 1e3 * float(np.median(ttft_s(records)[counted]))
+    tpot_ms = _mean_ms(tpot_s(records), known, row)
+    ttft_ms = _mean_ms(ttft_s(records), known, row) + row.late_steps * tpot_ms
     return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+
+
+def _mean_ms(seconds: Any, known: Any, row: Row) -> float:
+    """The mean of all requests as the client sends them: of each user so many, the first when all others come too."""
+    first = known.copy()
+    first[row.concurrency :] = False
+    later = 1e3 * float(np.mean(seconds[known & ~first]))
+    if not row.is_inferencex or not first.any():
+        return later
+    share = 1.0 / WAVES_OF_CLIENT
+    return share * 1e3 * float(np.mean(seconds[first])) + (1.0 - share) * later
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, float]:

@@ -104,7 +104,7 @@ class SpeculativeReplica(Replica):
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
 
     def capped(self, request: Request) -> Request:
-        """See `Replica.capped`."""
+        """A request that another replica prefills for this one, with as many tokens as the model's context has."""
         most = self._speculation.max_model_len - request.input_tokens
         if not 1 <= most < request.max_tokens:
             return request

@@ -77,6 +77,7 @@ class ChunkedPrefill:
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
+    fills_pipelines: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:

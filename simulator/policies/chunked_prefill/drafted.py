@@ -6,6 +6,7 @@ Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0
 what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from simulator.division import cdiv
@@ -152,8 +153,8 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
         return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left), note=left)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
-    for request in view.waiting:
-        if request in passed:
+    for request in cast("Iterable[DraftingView]", view.waiting):
+        if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
         computed, known = hits * size, request.num_tokens

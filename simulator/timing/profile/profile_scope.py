@@ -18,7 +18,8 @@ from simulator.timing.profile.profile_schema import Profile
 SHAPES = (
     "layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "experts", "active_experts",
     "shared_experts", "dense_layers", "dense_intermediate", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "gated_mlp",
-    "sliding_window", "full_attention_layers",
+    "sliding_window", "full_attention_layers", "index_topk", "attention_gate", "linear_layers", "linear_key_heads",
+    "linear_value_heads", "linear_head_dim", "qk_norm_whole",
 )  # fmt: skip
 """The dimensions that decide what kernels compute."""
 PRICED = ("bandwidth_gb_s", "bf16_tflops")
@@ -57,7 +58,9 @@ def described(model: Model) -> str:
 
 def shapes(model: Model) -> dict[str, Any]:
     """The dimensions as a profile keeps them: those that differ from a plain model's, and all that have no default."""
-    return {name: value for name, value in asdict(model).items() if name in SHAPES and value not in (0, False)}
+    plain = {"linear_head_dim"} if not model.linear_layers else set()
+    held = {name: value for name, value in asdict(model).items() if name in SHAPES and name not in plain}
+    return {name: value for name, value in held.items() if value not in (0, False)}
 
 
 def refusal(profile: Profile, model: Model, gpu: Gpu, tensor_parallel: int) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Curve
+from simulator.timing.profile.surface import Curve, scaled
 from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, LOGIT_BYTES
 
 LAUNCH_US = 2.0
@@ -35,13 +35,23 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
     width = (3 if model.gated_mlp else 2) * -(-wide // ranks) * ACTIVATION_BYTES
     norms = 8 * model.hidden * ACTIVATION_BYTES
     found = {"norm": _curve(gpu, 2 * LAUNCH_US, norms, norms / 4)}  # in place, one after the other
+    if model.linear_layers:  # the split of the projection, and the gated norm
+        values = 3 * -(-model.linear_value_heads // ranks) * model.linear_head_dim * ACTIVATION_BYTES
+        gated = _curve(gpu, 2 * LAUNCH_US, 2 * values, values)
+        found["gated_norm"] = scaled(gated, model.linear_layers / model.layers)
     if not model.kv_lora_rank:
         each = model.heads // ranks + 2 * model.local_kv_heads(ranks)
         heads = 2 * each * model.head_dim * ACTIVATION_BYTES
         found["rope"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
         found["cache_write"] = _curve(gpu, LAUNCH_US, heads / 2, heads / 2)
         if model.qk_norm:
-            found["qk_norm"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
+            launches = 3 if model.qk_norm_whole and ranks > 1 else 1  # squares, then the norm; what is sent between
+            found["qk_norm"] = _curve(gpu, launches * LAUNCH_US, heads, heads / 2)
+        if model.attention_gate:
+            found["attention_gate"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
+        if plain := model.linear_layers:
+            for name in found.keys() & {"rope", "cache_write", "qk_norm", "attention_gate"}:
+                found[name] = scaled(found[name], 1.0 - plain / model.layers)
     return found | ({"activation": _curve(gpu, LAUNCH_US, width, width)} if width else {})
 
 

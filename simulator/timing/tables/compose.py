@@ -36,6 +36,7 @@ from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.latent import latent_attention
 from simulator.timing.tables.lenders import as_under, first, marked, with_products
+from simulator.timing.tables.linear import linear_attention
 from simulator.timing.tables.part_sources import (
     ASSUMED,
     BORROWED,
@@ -50,6 +51,7 @@ from simulator.timing.tables.products import (
     WEIGHT_BYTES,
     feed_forward,
     layer_products,
+    linear_products,
     product_curve,
     with_blocks,
 )
@@ -66,6 +68,8 @@ from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
+SQUARES_BYTES = 8
+"""A token's sums of squares of queries and keys, which are reduced together (vLLM, `MiniMaxText01RMSNormTP`)."""
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
 """Why products of weights that are widened to bf16 on the way are in no tables."""
 
@@ -165,7 +169,13 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource])
         raise InputError(
             what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
         )
-    return {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
+    found = {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
+    if linear := model.linear_layers / model.layers:
+        plain = ("qkv", "output_projection")
+        found = {op: scaled(curve, 1.0 - linear) if op in plain else curve for op, curve in found.items()}
+        for op, (n, k) in linear_products(model, ranks).items():
+            found[op] = scaled(_product(tables, dtype, n, k, op, parts), linear)
+    return found
 
 
 def _tables_of_experts(tables: Tables, model: Model, backend: str, lenders: tuple[Tables, ...]) -> list[ExpertTables]:
@@ -245,8 +255,9 @@ def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, lis
     parts: list[PartSource] = []
     heads = (model.heads // ranks, model.local_kv_heads(ranks))
     kv, width = kv_precision(model), model.head_dim
-    share = model.windowed_layers / model.layers
-    windows = [(window, part) for window, part in ((0, 1.0 - share), (model.sliding_window, share)) if part]
+    share, linear = model.windowed_layers / model.layers, model.linear_layers / model.layers
+    kinds = (0, 1.0 - share - linear), (model.sliding_window, share)
+    windows = [(window, part) for window, part in kinds if part]
     try:
         decode = [(find_table(tables.decode, width, kv, window, "decode attention"), part) for window, part in windows]
         prompt = [(find_table(tables.prompt, width, kv, window, "prompt attention"), part) for window, part in windows]
@@ -255,7 +266,12 @@ def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, lis
         raise InputError(f"{tables.name} has {error.message}, which {model.name} needs", hint=error.hint) from None
     decodes = _mixed([(decode_us(table, heads), part) for table, part in decode], "decode attention", windows, parts)
     prompts = _mixed([(prompt_us(table, heads), part) for table, part in prompt], "prompt attention", windows, parts)
-    whole = 1.0 - share
+    if linear:
+        sizes = (mesh(decode[0][0].axes)[0], *mesh(prompt[0][0].axes))
+        of_decodes, of_prompts, more = linear_attention(tables, model, ranks, *sizes)
+        decodes, prompts = decodes + linear * of_decodes, prompts + linear * of_prompts
+        parts += more
+    whole = 1.0 - share - linear
     own = decode_physics(physics[0], heads[1], whole)
     axes = decode[0][0].axes
     decode_surface = Surface(axes, own, flat(np.log(decodes) - np.log(own.us(decode_features(*mesh(axes))))))
@@ -314,5 +330,8 @@ def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[P
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
-    curve = make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
+    tokens, total = sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers
+    if model.qk_norm_whole:
+        total = total + model.layers * np.interp(tokens * SQUARES_BYTES, sizes, us)
+    curve = make_curve(tokens, total)
     return curve, [PartSource(f"all-reduce among {ranks}", MEASURED)]

@@ -41,17 +41,24 @@ from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
 from simulator.timing.tables.table_files import nearest_versions
 from simulator.timing.tables.table_schema import Tables
 
-KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
+KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim", "index_topk")
 """Dimensions of the attention kernels themselves: of others nothing can be said."""
 LEAST_SHARE = 0.2  # a module keeps at least so much of its time when other projections take the place of its own
 
 
-def find_latent(tables: Tables) -> LatentTables | None:
-    """The latent tables of the same GPU that lie beside these, of the nearest version; None where there are none."""
+def find_latent(tables: Tables, model: Model | None = None) -> LatentTables | None:
+    """The latent tables of the same GPU that lie beside these, of the nearest version; None where there are none.
+
+    Those for a model are of its kernels' dimensions, where there are any.
+    """
     if tables.folder is None:
         return None
     found = [read_latent(path) for path in sorted(tables.folder.glob(f"{tables.gpu}-*{SUFFIX}.json.gz"))]
-    return next(iter(nearest_versions(found, tables.gpu, tables.software)), None)
+    near = nearest_versions(found, tables.gpu, tables.software)
+    of = {name: 0 if model is None else getattr(model, name) for name in KERNEL}
+    fitting = [each for each in near if all(each.dimensions[name] == size for name, size in of.items())]
+    plain = [each for each in near if not each.dimensions["index_topk"]]
+    return next(iter([*fitting, *plain]), None)
 
 
 def latent_attention(
@@ -63,7 +70,7 @@ def latent_attention(
     what was not measured.
     """
     dtype, kv_dtype = precision(model), kv_precision(model)
-    latent = find_latent(beside)
+    latent = find_latent(beside, model)
     if latent is None:
         what = f"{tables.name} has no kernel times of multi-head latent attention, which {model.name} needs"
         raise InputError(what, hint=f"{_others(tables.folder)}kind: roofline prices it by its dimensions")
@@ -131,7 +138,7 @@ def _refuse_dimensions(latent: LatentTables, model: Model) -> None:
     wrong = [name for name in KERNEL if getattr(model, name) != latent.dimensions[name]]
     if wrong:
         theirs = ", ".join(f"{name} {getattr(model, name)}" for name in wrong)
-        ours = ", ".join(f"{name} {latent.dimensions[name]}" for name in KERNEL)
+        ours = ", ".join(f"{name} {latent.dimensions[name]}" for name in KERNEL if latent.dimensions[name])
         what = f"{latent.name} has no multi-head latent attention with {theirs}, which {model.name} needs"
         raise InputError(what, hint=f"measured: {ours}; or kind: roofline")
 

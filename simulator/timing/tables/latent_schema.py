@@ -32,7 +32,7 @@ SCHEMA = "batchlab latent tables"
 VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "latent tables", "make tables")
 SUFFIX = "-latent"  # between the name of a GPU's tables and `.json.gz`
-MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_dim")
+MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_dim", "index_topk")
 """The dimensions that a module's time depends on, its heads apart."""
 
 
@@ -76,7 +76,7 @@ def load_latent(document: object, file: str | None = None) -> LatentTables:
     with KIND.opened(document, file) as held:
         return LatentTables(
             **header(held),
-            dimensions={name: int(held["dimensions"][name]) for name in MEASURED_FOR},
+            dimensions={name: int(held["dimensions"].get(name, 0)) for name in MEASURED_FOR},
             decode=tuple(_modules(part, "latent decode") for part in held["decode"]),
             prompt=tuple(_modules(part, "latent prompt") for part in held["prompt"]),
         )

@@ -88,11 +88,26 @@ def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
     products: dict[str, tuple[int, int]] = {}
     if not model.kv_lora_rank:
         heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
-        products["qkv"] = ((heads + 2 * kv_heads) * model.head_dim, model.hidden)
+        queries = (2 if model.attention_gate else 1) * heads
+        products["qkv"] = ((queries + 2 * kv_heads) * model.head_dim, model.hidden)
         products["output_projection"] = (model.hidden, heads * model.head_dim)
     if not model.experts:
         products |= feed_forward(model, model.intermediate, ranks)
     return products
+
+
+def linear_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
+    """(n, k) of the products of a layer with linear attention; that of decay and rate, a few columns, counts with it.
+
+    On one of `ranks` GPUs: queries, keys, values and the gate, and the output.
+    """
+    heads = model.linear_key_heads, model.linear_value_heads
+    keys, values = (max(1, count // ranks) * model.linear_head_dim for count in heads)
+    rates = 2 * max(1, model.linear_value_heads // ranks)
+    return {
+        "linear_projection": (2 * keys + 2 * values + rates, model.hidden),
+        "linear_output": (model.hidden, values),
+    }
 
 
 def feed_forward(model: Model, width: int, ranks: int) -> dict[str, tuple[int, int]]:

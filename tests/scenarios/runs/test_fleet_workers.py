@@ -122,8 +122,9 @@ def shared(fleet: Fleet, workers: int) -> None:
 def sharable(fleet: Fleet) -> bool:
     looks = fleet.router not in ("round_robin", "random", "session_affinity")
     exact = fleet.options.get("knowledge") == "exact"
+    coupled = exact or fleet.router == "vllm_dp"  # it asks the caches, or hears of every end
     return (
-        sum(group.replicas for group in fleet.groups) > 1 and not exact and (fleet.signal_interval_s > 0 or not looks)
+        sum(group.replicas for group in fleet.groups) > 1 and not coupled and (fleet.signal_interval_s > 0 or not looks)
     )
 
 

@@ -1,15 +1,18 @@
 """Scores of measured runs: rows as scenarios, rows that contradict themselves, cells that have become worse."""
 
+import csv
+import gzip
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from docs.writers.accuracy.served import Row, scenario_of
+from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of
 from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse
 
 ROW = Row(
     "a", "vllm", "0.19.0", "meta-llama/Llama-3.1-70B", "h200_sxm", "fp8",
-    512, 64, 4, 4, 1, 1, 1, True, 60.0, 14.0,
+    512, 64, 4, 4, 1, 1, 1, 60.0, 14.0,
 )  # fmt: skip
 
 
@@ -21,8 +24,8 @@ def test_a_row_is_simulated_and_compared() -> None:
 
 
 def test_a_row_of_an_unknown_model_is_refused_and_counted() -> None:
-    assert scenario_of(replace(ROW, model="zhipuai/GLM-5"), 2) is None
-    scored = [score(replace(ROW, model="zhipuai/GLM-5")), Scored(ROW, 0.1, -0.3)]
+    assert scenario_of(replace(ROW, model="org/unknown"), 2) is None
+    scored = [score(replace(ROW, model="org/unknown")), Scored(ROW, 0.1, -0.3)]
     assert figures(scored) == {
         "rows": 2, "refused": 0.5, "tpot_median": 0.1, "tpot_p90": 0.1, "ttft_median": 0.3, "ttft_p90": 0.3,
     }  # fmt: skip
@@ -36,13 +39,35 @@ def test_a_row_of_an_unknown_model_is_refused_and_counted() -> None:
         ({"tensor_parallel": 4, "data_parallel": 4}, "16 GPUs"),
         ({"tpot_ms": 0.0}, "no TPOT"),
         ({"model": "deepseek-ai/DeepSeek-R1", "version": "1.2.0rc6.post3"}, "drafts"),
+        ({"drafts": True}, "drafts"),
+        ({"model": "deepseek-ai/DeepSeek-R1", "system": "gb200", "tensor_parallel": 28}, "divides no heads"),
     ],
 )
 def test_a_row_that_contradicts_itself_is_not_scored(fields: dict[str, object], says: str) -> None:
     row = replace(ROW, **fields)  # type: ignore[arg-type] # a dictionary of any of its fields
     assert says in row.contradiction
     assert figures([score(row)])["rows"] == 0
-    assert replace(row, system="gb200", tpot_ms=14.0, version="").contradiction == ""
+    fine = {"system": "gb200", "tpot_ms": 14.0, "version": "", "drafts": False, "model": ROW.model}
+    assert replace(row, **fine).contradiction == ""  # type: ignore[arg-type]
+
+
+def test_of_two_rows_of_a_setting_the_faster_one_drafts(tmp_path: Path) -> None:
+    names = [*SETTING, "id", "backend_version", "batch_size", "silicon_ttft_ms", "silicon_tpot_ms"]
+    shared = {"image": "x", "model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8"}
+    with gzip.open(tmp_path / "agg_sglang.csv.gz", "wt", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        for name, users, tpot_ms in (("a", 4, 8.0), ("b", 4, 6.0), ("c", 8, 6.0)):
+            sizes = {"isl": 1024, "osl": 1024, "concurrency": users, "tp_size": 8, "silicon_ttft_ms": 90}
+            writer.writerow({**shared, **sizes, "id": name, "silicon_tpot_ms": tpot_ms})
+    assert [row.drafts for row in read_rows(tmp_path, "sglang")] == [False, True, False]
+
+
+def test_a_client_sees_first_tokens_late_by_flags_of_the_server() -> None:
+    row = replace(ROW, engine="sglang", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", isl=1024, osl=1024)
+    assert (row.late_steps, replace(row, concurrency=16).late_steps) == (14.0, 24.0)
+    assert replace(row, system="h200_sxm").late_steps == 9.0
+    assert replace(row, engine="vllm").late_steps == replace(row, isl=512).late_steps == 0.0
 
 
 def test_each_engine_has_its_policy_and_its_parallel_sizes() -> None:

@@ -1,0 +1,99 @@
+"""Linear attention (gated delta net) of a layer from tables beside a GPU's other tables: NAME-linear.json.gz.
+
+    {"schema": "batchlab linear tables", "version": 1, "name": "b200-sglang-0.5", "gpu": "b200", "software": "...",
+     "sources": [...], "seqs": [...], "chunks": [...], "each": [...],
+     "heads": {"2/8": {"decode": [...], "prompt": [...]}, ...}}
+
+Heads are key heads / value heads of one GPU, of 128 each. A time is that of the convolution and the recurrence, coded
+as in `simulator.timing.tables.table_schema`: of `seqs` decodes, whatever their contexts, and of `chunks` of `each`
+tokens. Projections and the gated norm are not in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.hardware.models import Model
+from simulator.timing.documents import DocumentKind
+from simulator.timing.profile.surface import Array
+from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.tables.part_sources import MEASURED, PartSource
+from simulator.timing.tables.table_files import VersionTables, header, nearest_versions, unscaled
+from simulator.timing.tables.table_schema import Heads, Tables
+
+SCHEMA = "batchlab linear tables"
+VERSION = 1
+KIND = DocumentKind(SCHEMA, VERSION, "linear tables", "make tables")
+SUFFIX = "-linear"
+HEAD_DIM = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearTables(VersionTables):
+    """Log microseconds of decodes over `seqs` and of prompts over (`chunks`, `each`), by heads of one GPU."""
+
+    seqs: Array
+    chunks: Array
+    each: Array
+    decode: Mapping[Heads, Array]
+    prompt: Mapping[Heads, Array]
+
+
+@lru_cache(maxsize=16)
+def read_linear(path: Path) -> LinearTables:
+    """Linear tables from a file. InputError where it cannot be read, or is of another schema or version."""
+    with KIND.opened(KIND.read(path), str(path)) as held:
+        seqs, chunks, each = (np.asarray(held[name], float) for name in ("seqs", "chunks", "each"))
+        decode, prompt = {}, {}
+        for key, part in held["heads"].items():
+            keys, values = map(int, key.split("/"))
+            decode[keys, values] = _filled(unscaled(part["decode"]))
+            prompt[keys, values] = _filled(unscaled(part["prompt"]).reshape(len(chunks), len(each)))
+        return LinearTables(**header(held), seqs=seqs, chunks=chunks, each=each, decode=decode, prompt=prompt)
+
+
+def linear_attention(tables: Tables, model: Model, ranks: int, seqs: Array, chunks: Array, each: Array) -> tuple[
+    Array, Array, list[PartSource]
+]:  # fmt: skip
+    """Microseconds of a layer for so many decodes, and for chunks of so many tokens; the part.
+
+    InputError that names what was not measured.
+    """
+    found = find_linear(tables)
+    if found is None or model.linear_head_dim != HEAD_DIM:
+        what = f"{tables.name} has no linear attention with heads of {model.linear_head_dim}, which {model.name} needs"
+        raise InputError(what, hint="kind: roofline prices it by its dimensions")
+    heads = max(1, model.linear_key_heads // ranks), model.linear_value_heads // ranks
+    if heads not in found.decode:
+        there = ", ".join(f"{keys}/{values}" for keys, values in found.decode)
+        what = f"{found.name} has no linear attention of {heads[0]} key and {heads[1]} value heads of a GPU"
+        raise InputError(what, hint=f"measured: {there}")
+    decode_us = np.exp(_between(found.seqs, found.decode[heads], seqs))
+    by_chunk = np.stack([_between(found.each, row, each) for row in found.prompt[heads]])
+    prompt_us = np.empty_like(each)
+    for place in np.ndindex(each.shape):
+        prompt_us[place] = np.exp(_between(found.chunks, by_chunk[:, *place], chunks[place]))
+    words = f"gated delta net, {heads[0]} key and {heads[1]} value heads"
+    return decode_us, prompt_us, [PartSource("linear attention", MEASURED, words)]
+
+
+def find_linear(tables: Tables) -> LinearTables | None:
+    """The linear tables of the same GPU and engine that lie beside these, of the nearest version."""
+    if tables.folder is None:
+        return None
+    found = [read_linear(path) for path in sorted(tables.folder.glob(f"{tables.gpu}-*{SUFFIX}.json.gz"))]
+    return next(iter(nearest_versions(found, tables.gpu, tables.software)), None)
+
+
+def _filled(table: Array) -> Array:
+    return fill(table, steadiness(table))
+
+
+def _between(known: Array, log_us: Array, wanted: Array) -> Array:
+    """Log microseconds at other sizes: straight lines in logarithms; beyond the last, in proportion to the size."""
+    inside = np.interp(np.log(wanted), np.log(known), log_us)
+    return np.asarray(inside + np.log(np.maximum(wanted / known[-1], 1.0)))
