@@ -154,10 +154,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
     for request in cast("Iterable[DraftingView]", view.waiting):
-        if request in passed:
-            continue
-        if request.stale_tokens:  # its tokens come first, within the depth of a pipeline
-            passed.append(request)
+        if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
         computed, known = hits * size, request.num_tokens
