@@ -31,11 +31,8 @@ from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
-<<<<<<< HEAD
 from tests.parity.draft_cases import TOGETHER
-=======
 from tests.parity.hybrid_features import hybrid_plan
->>>>>>> main
 from tests.parity.pipeline_features import pipeline
 
 Case = Mapping[str, Any]

@@ -75,8 +75,8 @@ class Runs:
             told = [(known[live].drafts, known[live].accepted) if live in known else _NONE for live in lives]
         computed = [live.base_computed - made + kept for live, (made, kept) in zip(lives, told, strict=True)]
         left = [state.tokens_left(live) - 1 - kept for live, (_, kept) in zip(lives, told, strict=True)]
-        if min(left) <= 0 or any(live.stale_tokens for live in lives):
-            return
+        if min(left) <= (1 + overlaps) * tokens or any(live.stale_tokens for live in lives):
+            return  # some request may finish so soon that the run would not pay
         spare = [live.max_tokens - state.requests[live.row].output_tokens for live in lives]
         reserved = [live.reserved_tokens for live in lives]
         verified = [live.verify_steps for live in lives]
