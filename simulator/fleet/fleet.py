@@ -16,10 +16,12 @@ from simulator.engine.pipeline.batch_queue import BatchQueueLoop
 from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.ahead_replica import AheadReplica
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
+from simulator.plan import Policy, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -82,6 +84,10 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
+        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        if state.adapters is not None and any(other is not None for other in others):
+            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -112,13 +118,8 @@ class Fleet:
             self.clocks += [self._make_clock()] * group.replicas
         make: Callable[..., Replica] = Replica
         if group.speculation is not None:
-            speculation = group.speculation
-            if group.role != "both":
-                speculation = speculation._replace(config=speculation.config.with_transfers())
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
-            if ranks > 1:
-                speculation = speculation._replace(config=speculation.config.in_ranks())
-            make = partial(SpeculativeReplica, speculation)
+            make = partial(_speculative, group, ranks)
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -161,6 +162,25 @@ class Fleet:
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _speculative(
+    of: ReplicaGroup, ranks: int, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any
+) -> Replica:
+    """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
+    assert of.speculation is not None
+    config = of.speculation.config
+    takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
+    if takes_ahead and of.group_cost is not None:
+        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    if takes_ahead and of.role != "both":
+        raise InputError(f"the group {of.name} drafts, and its policy does so only where it prefills and decodes alike")
+    if of.role != "both":
+        config = config.with_transfers()
+    if ranks > 1:
+        config = config.in_ranks()
+    make = AheadReplica if takes_ahead else SpeculativeReplica
+    return make(of.speculation._replace(config=config), index, clock, policy, *others, **options)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

@@ -104,12 +104,14 @@ class PassTime(Protocol):
 class Drafter:
     """The time of drafting: `cost` is that of one pass, without logits of the drafts that it reads.
 
-    `small` adds what the cost of a head leaves out: small kernels and launches.
+    A further pass over a tree computes so many `branches` of each request. `small` adds what
+    the cost of a head leaves out: small kernels and launches.
     """
 
     cost: CostModel
     joint: Joint = Joint()
     is_parallel: bool = False
+    branches: int = 1
     small: PassTime | None = None
 
     def s(self, shape: StepShape) -> float:
@@ -123,9 +125,10 @@ class Drafter:
             more = (each - 1) * seqs
             first = StepShape(seqs, shape.context + more, draft_seqs=seqs, draft_tokens=shape.tokens - seqs + more)
             return self.cost.step_s(first)
-        further = (
-            self.cost.step_s(StepShape(seqs, shape.context + seqs)) + self.joint.s(seqs) + self._small_s(seqs, seqs)
-        )
+        wider = seqs * (self.branches - 1)
+        pass_of = StepShape(seqs, shape.context + seqs + wider, draft_seqs=seqs if wider else 0, draft_tokens=wider)
+        again = seqs + wider
+        further = self.cost.step_s(pass_of) + self.joint.s(again) + self._small_s(again, again)
         once = self.cost.step_s(first) + self.joint.s(shape.tokens) + self._small_s(shape.tokens, seqs)
         return once + (each - 1) * further
 

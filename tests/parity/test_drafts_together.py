@@ -53,7 +53,7 @@ FROM: dict[str, tuple[Any, str]] = {
         (BESIDE, PLAN, "if held and whole > 1:", "if False:"),
         (BESIDE, CADENCE, "if request.is_decoding:\n                continue", "if False:\n                continue"),
         (BESIDE, APPLY, "self._viewer.view.note = part.note", "pass"),
-        (BESIDE, REPLICA, "prompt_steps += len(step.ends_s)", "prompt_steps += 0"),
+        (BESIDE, REPLICA, "prompt_steps += len(scheduled) > 0", "prompt_steps += 0"),
         (RANKS, "engine.data_parallel", "dummy_verify(drafts) if drafts else _NO_TOKENS", "_NO_TOKENS"),
         (RANKS, "engine.data_parallel", "            draft_together(steps)", "            pass"),
     ],

@@ -108,7 +108,6 @@ class PipelinedReplica(SpeculativeReplica):
             step = VerifyStep(self.state, _NO_PLAN, now_s, (), len(self.state.waiting))
             step.is_wait = True
         assert isinstance(step, VerifyStep)
-        self.state.decode_clock.prompt_steps += len(step.scheduled) > 0
         stages = self._run(step, now_s)
         if not step.is_wait:
             if self._decisions is not None:

@@ -159,6 +159,7 @@ class SpeculativeReplica(Replica):
         if not scheduled and not plan.preempt:
             return None
         step = VerifyStep(state, plan, now_s, scheduled, len(state.waiting))
+        state.decode_clock.prompt_steps += len(scheduled) > 0
         step.is_odd = bool(plan.preempt)
         step.next_drafts = self._config.drafts_of(len(scheduled))
         step.skips_drafts = self._config.can_skip_drafts and not self._plans.needs_drafts
@@ -233,8 +234,6 @@ class SpeculativeReplica(Replica):
     def finish_step(self, step: InFlight) -> None:
         """Commit the step, which has ended, or with asynchronous scheduling the one before it."""
         assert isinstance(step, VerifyStep)
-        if step.scheduled:
-            self.state.decode_clock.prompt_steps += len(step.ends_s)
         if step.run is not None and len(step.ends_s) > 1:
             step = self._pass_over(step, step.run)
         if not step.is_wait:
@@ -271,6 +270,7 @@ class SpeculativeReplica(Replica):
         runs, records, results, ends = self._runs, self._records, self._results, first.ends_s
         assert runs is not None
         steps = len(ends) - 1  # behind the first
+        self.state.decode_clock.prompt_steps += steps
         planned_s = [first.planned_s(number) for number in range(1, steps + 1)]
         first.ends_s = ends[:1]
         self._record(first)
