@@ -12,6 +12,7 @@ from annotated_types import doc
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
+from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import (
@@ -132,10 +133,13 @@ class ChunkedPrefill:
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
+        drafting = view.drafting
+        if drafting is not None and drafting.connector is not None:
+            return connected_step(view, self._limits, drafting, drafting.connector)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
-        if view.drafting is not None:
-            return drafted_step(view, self._limits, view.drafting, view.note)
+        if drafting is not None:
+            return drafted_step(view, self._limits, drafting, view.note)
         return step(view, self._limits)
 
 
