@@ -147,10 +147,7 @@ class Replica:
         return RequestState(request, self.state.decode_clock)
 
     def hand_over_to(self, hand_over: Callable[[RequestState, int], bool]) -> None:
-        """Ask `hand_over` of each request with all its tokens, and of its blocks, whether it goes on elsewhere.
-
-        Its blocks then stay until `Intake.free_blocks`.
-        """
+        """Ask `hand_over` whether a whole request, with its blocks, goes on elsewhere: they stay until `free_blocks`."""
         self.completion.hand_over = hand_over
 
     def tell_finished(self, finished: Callable[[], None]) -> None:
