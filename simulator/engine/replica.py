@@ -147,7 +147,7 @@ class Replica:
         return RequestState(request, self.state.decode_clock)
 
     def hand_over_to(self, hand_over: Callable[[RequestState, int], bool]) -> None:
-        """Ask `hand_over` whether a whole request, with its blocks, goes on elsewhere: they stay until `free_blocks`."""
+        """Ask `hand_over` whether a request goes on elsewhere. Its blocks then stay until `Intake.free_blocks`."""
         self.completion.hand_over = hand_over
 
     def tell_finished(self, finished: Callable[[], None]) -> None:
