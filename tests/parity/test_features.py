@@ -75,7 +75,7 @@ def is_noticed(*kinds: str) -> bool:
 
 
 def broken(name: str, old: str, new: str) -> ModuleType:
-    """The module with one change. The test is skipped where the module is compiled: others keep to what they compiled."""
+    """The module with one change; the test is skipped where it is compiled, as others keep to what they compiled."""
     path = Path(str(importlib.import_module(name).__file__))
     if path.suffix != ".py":
         pytest.skip("a rule that is compiled cannot be changed")
