@@ -25,10 +25,14 @@ NGRAM, EAGLE = [
 ]
 
 
+# One token is left to compute of a prompt: it enters with drafts that are padding.
+PADDED = [NGRAM, "workload.classes.0.input={dist: constant, value: 113}", "workload.classes.0.prefix={tokens: 112}"]
+
+
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
-@pytest.mark.parametrize("key", ["engine.order=fcfs", "engine.order=priority", NGRAM, EAGLE])
-def test_vllm_decides_as_batchlab(key: str, asynchronous: str, tmp_path: Path) -> None:
-    asked = [*TIGHT, key, f"engine.async_scheduling={asynchronous}"]
+@pytest.mark.parametrize("keys", [["engine.order=fcfs"], ["engine.order=priority"], [NGRAM], [EAGLE], PADDED])
+def test_vllm_decides_as_batchlab(keys: list[str], asynchronous: str, tmp_path: Path) -> None:
+    asked = [*TIGHT, *keys, f"engine.async_scheduling={asynchronous}"]
     flags = [word for key in asked for word in ("--set", key)]
     done = batchlab("parity", small(tmp_path), "--engine-python", python(), "--json", *flags, cwd=tmp_path)
     assert json.loads(done.out)["equal"], done
@@ -36,7 +40,7 @@ def test_vllm_decides_as_batchlab(key: str, asynchronous: str, tmp_path: Path) -
         run(load(str(small(tmp_path)), [*asked, *more]), log_decisions=True)
         for more in ([], ["engine.policy=real", f"engine.python={python()}"])
     ]
-    assert ours.summary["preemptions"]
+    assert ours.summary["preemptions"] or keys == PADDED
     assert ours.decisions == theirs.decisions
 
 
