@@ -26,7 +26,7 @@ NGRAM, EAGLE = [
 
 
 # One token is left to compute of a prompt: it enters with drafts that are padding.
-PADDED = [NGRAM, "workload.classes.0.input={dist: fixed, value: 113}", "workload.classes.0.prefix={tokens: 112}"]
+PADDED = [NGRAM, "workload.classes.0.input={dist: fixed, value: 1}", "workload.classes.0.prefix={tokens: 112}"]
 
 
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
