@@ -8,6 +8,8 @@ from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.loop import ConnectedLoop
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
@@ -87,6 +89,10 @@ class Fleet:
         if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
             what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
             raise InputError(what, hint="prefill_schedule_interval: 1")
+        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        if state.adapters is not None and any(other is not None for other in others):
+            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -120,6 +126,9 @@ class Fleet:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             make = partial(_speculative, group)
+        if group.connector is not None:
+            _check_connector(group)
+            make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -150,10 +159,12 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop | BatchQueueLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
             if isinstance(replica, PipelinedReplica):
                 loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif isinstance(replica, ConnectedReplica):
+                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
             elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
@@ -183,3 +194,17 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     if found := [name for name, is_there in others.items() if is_there]:
         what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
         raise InputError(what, hint="hardware.pipeline_parallel: 1")
+
+
+def _check_connector(group: ReplicaGroup) -> None:
+    """Raise InputError for what a KV connector is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "a pipeline": group.pipeline is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "autoscaling": group.autoscaling is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="no hardware.kv_offload")
