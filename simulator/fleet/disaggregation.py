@@ -23,6 +23,7 @@ from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
+from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
@@ -92,15 +93,18 @@ class Disaggregation:
                 self._pulls[load.index] = replica.connector
                 replica.connector.attach(self._pull)
             else:
-                replica.imports = self._imports[load.index] = Imports(replica.state, self._send)
+                replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
 
     # Servers
 
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that decodes it."""
         target = self._decode.choose(request)
-        if self._replicas[target].rejects(request):
+        replica = self._replicas[target]
+        if replica.rejects(request):
             return target
+        if isinstance(replica, SpeculativeReplica):
+            request = replica.capped(request)
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)
