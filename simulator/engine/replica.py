@@ -18,6 +18,7 @@ from simulator.engine.completion import Completion, OnEnd
 from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
+from simulator.engine.hybrid.apply import GroupPlans
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults
 from simulator.engine.livelock import Progress
@@ -88,6 +89,7 @@ class Replica:
         self.late = results(state, self.completion) if self._overlaps else None
         self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
+        self._groups: GroupPlans | None = None  # where layers keep different things of a request
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
@@ -190,10 +192,13 @@ class Replica:
         batch = state.batch
         swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
-        if state.cache is not None:
-            if state.tree is not None:
+        if state.cache is not None or self._groups is not None:
+            if self._groups is not None:
+                done = self._groups.apply(plan, now_s)
+            elif state.tree is not None:
                 done = apply_to_tree(state, state.tree, plan, now_s)
             else:
+                assert state.cache is not None
                 done = apply_in_order(state, state.cache, viewer, plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
             is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
@@ -218,7 +223,7 @@ class Replica:
             decode_seqs, held = batch.size, batch.held
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
-            if state.cache is None:
+            if state.cache is None and self._groups is None:
                 needed = batch.blocks_needed()
                 if needed:
                     take_decode_blocks(state, needed)

@@ -10,6 +10,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.hybrid.replica import GroupedReplica
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.pipeline.batch_queue import BatchQueueLoop
@@ -118,6 +119,11 @@ class Fleet:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             make = partial(SpeculativeReplica, group.speculation)
+        if group.has_kv_groups:
+            if group.role != "both" or group.speculation is not None or group.pipeline is not None:
+                what = f"the group {group.name} has layers of several kinds: it neither drafts nor shares its requests"
+                raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
+            make = GroupedReplica
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)

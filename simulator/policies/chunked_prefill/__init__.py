@@ -13,6 +13,7 @@ from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.drafted import drafted_step
+from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_intervals, check_version
 from simulator.policies.parts.parameters import (
@@ -77,6 +78,7 @@ class ChunkedPrefill:
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
+    asks_groups: ClassVar[bool] = True
     fills_pipelines: ClassVar[bool] = True
 
     @property
@@ -121,6 +123,8 @@ class ChunkedPrefill:
     def plan(self, view: View) -> StepPlan:
         if view.drafting is not None:
             return drafted_step(view, self._limits, view.drafting)
+        if view.groups is not None:
+            return grouped_step(view, self._limits, view.groups)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         return step(view, self._limits)
