@@ -385,8 +385,9 @@ class PolicyFeatures:
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`). `asks_groups`: it asks `View.groups` for blocks. `fills_pipelines`: it plans a step while others are in
-    flight, and then names each request that computes in a `Chunk`, as with drafts.
+    it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
+    flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
+    `View.groups` for blocks.
     """
 
     caches_prefixes: bool = False

@@ -12,18 +12,17 @@ from typing import Final
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import apply_in_order, steps_to_hit
+from simulator.engine.cache_apply import steps_to_hit
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion, OnEnd
 from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
-from simulator.engine.hybrid.apply import GroupPlans
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults
 from simulator.engine.livelock import Progress
 from simulator.engine.overlap_results import OverlapResults
-from simulator.engine.radix_apply import apply_to_tree
+from simulator.engine.radix_apply import in_order
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
@@ -89,10 +88,10 @@ class Replica:
         self.late = results(state, self.completion) if self._overlaps else None
         self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
-        self._groups: GroupPlans | None = None  # where layers keep different things of a request
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
+        self._apply = in_order(state, self._viewer)
         self._view = self._viewer.view
         self._execute_step = executor.execute
         self._decode_run_s = traits.decode_run_s if fast_forward else None
@@ -192,14 +191,8 @@ class Replica:
         batch = state.batch
         swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
-        if state.cache is not None or self._groups is not None:
-            if self._groups is not None:
-                done = self._groups.apply(plan, now_s)
-            elif state.tree is not None:
-                done = apply_to_tree(state, state.tree, plan, now_s)
-            else:
-                assert state.cache is not None
-                done = apply_in_order(state, state.cache, viewer, plan, now_s)
+        if self._apply is not None:
+            done = self._apply(plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
             is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
@@ -223,7 +216,7 @@ class Replica:
             decode_seqs, held = batch.size, batch.held
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
-            if state.cache is None and self._groups is None:
+            if self._apply is None:
                 needed = batch.blocks_needed()
                 if needed:
                     take_decode_blocks(state, needed)

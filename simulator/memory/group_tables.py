@@ -188,7 +188,12 @@ class GroupTables:
                     tokens = (fine + 1) * unit
                     break
         tokens -= tokens % unit
-        return [list(column) for column in zip(*found[: cdiv(tokens, size)], strict=True)] or [[] for _ in groups], tokens
+        return by_group(found[: cdiv(tokens, size)], groups), tokens
+
+
+def by_group(places: Sequence[Sequence[int]], groups: Sequence[int]) -> list[list[int]]:
+    """Blocks of each group, in order of their places."""
+    return [list(blocks) for blocks in zip(*places, strict=True)] or [[] for _ in groups]
 
 
 class WindowTables(GroupTables):
@@ -244,8 +249,7 @@ class WindowTables(GroupTables):
             while size != unit and stop * size % unit:
                 stop -= 1
         null = [NULL] * len(groups)
-        rows = [found.get(place, null) for place in range(stop)]
-        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in groups], stop * size
+        return by_group([found.get(place, null) for place in range(stop)], groups), stop * size
 
 
 class ChunkedTables(GroupTables):
@@ -269,4 +273,4 @@ class ChunkedTables(GroupTables):
             if blocks is None:
                 break
             rows.append(blocks)
-        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in groups], len(rows) * size
+        return by_group(rows, groups), len(rows) * size

@@ -187,14 +187,17 @@ class GroupedBlocks:
                 table.reserve(asked)
         for table in self.tables:
             table.extend(asked)
+        self.enter(request, min(asked.end, known), known)
+
+    def enter(self, request: Request, tokens: int, known: int) -> None:
+        """Let others find what is full of a request's first `tokens` tokens, of which `known` have a content."""
         if self.keys is None:
             return
-        tokens = min(asked.end, known)
         if len(self.tables) > 1 and not self.has_tails:
             tokens -= tokens % self._scheduled_size
-        keys, junction = self.keys.of(request), self.junctions.get(asked.row, 0)
+        keys, junction = self.keys.of(request), self.junctions.get(request.row, 0)
         for table in self.tables:
-            table.enter(asked.row, keys, tokens, known, request.input_tokens, junction)
+            table.enter(request.row, keys, tokens, known, request.input_tokens, junction)
 
     def allocate(self, row: int, num_blocks: int) -> None:
         """Blocks are taken by group: see `take`."""

@@ -142,7 +142,7 @@ class StateTables(GroupTables):
     def free(self, row: int) -> None:
         self._started.discard(row)
         for kept in (self._last, self._retired, self._saves):
-            kept.pop(row, None)  # type: ignore[attr-defined] # all are dictionaries by row
+            kept.pop(row, None)
         super().free(row)
 
     def enter(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:

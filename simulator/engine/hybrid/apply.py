@@ -120,6 +120,10 @@ class GroupPlans:
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         blocks.take(state.requests[live.row], asked, known)
 
+    def enter(self, live: RequestState) -> None:
+        """Let others find what a request has computed, as its last token is known."""
+        self.blocks.enter(self._state.requests[live.row], live.num_computed_tokens, live.num_tokens)
+
     def _preempt(self, now_s: float) -> None:
         if not self._victims:
             raise self._state.broken("lacks the blocks that it takes")
@@ -181,7 +185,10 @@ class GroupsView:
     def quiet_steps(self) -> int:
         """See `KVGroups.quiet_steps`."""
         blocks, in_flight = self._plans.blocks, int(self._state.traits.async_scheduling)
-        return min([blocks.quiet_steps(live.num_computed_tokens, in_flight) for live in self._state.decoders()])
+        decoders = self._state.decoders()
+        if in_flight and any(self._plans.in_flight.get(live) != 1 for live in decoders):
+            return 1  # the next step sees what a longer chunk before this one has left behind
+        return min([blocks.quiet_steps(live.num_computed_tokens, in_flight) for live in decoders])
 
 
 class RunningTrial:

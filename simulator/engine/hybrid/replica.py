@@ -16,6 +16,7 @@ from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks
 from simulator.plan import Policy, PolicyFeatures
 from simulator.request import RequestView
+from simulator.request_state import DECODING, LEAVING, RequestState
 from simulator.results.recorder import Recorder
 from simulator.timing.executor import Executor
 
@@ -50,7 +51,8 @@ class GroupedReplica(Replica):
         )  # fmt: skip
         self._blocks = blocks
         self._plans = GroupPlans(self.state, self._viewer, blocks)
-        self._groups = self._plans
+        self._apply = self._plans.apply
+        self._sampling: dict[RequestState, int] = {}  # the requests of the step whose results come next
         self._view.groups = GroupsView(self.state, self._plans)
         self.completion.ended = blocks.end
         self._refuses = self.state.refuses
@@ -68,10 +70,18 @@ class GroupedReplica(Replica):
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         step = super().begin_step(now_s)
         if self._overlaps:
-            in_flight = self._plans.in_flight
-            in_flight.clear()
+            self._sampling, in_flight = self._plans.in_flight, {}
             if step is not None:
                 if step.decode_seqs:
                     in_flight.update(dict.fromkeys(self.state.decoders(), 1))
                 in_flight.update({live: tokens for live, tokens, _ in step.prefill})
+            self._plans.in_flight = in_flight
         return step
+
+    def finish_step(self, step: InFlight) -> None:
+        """Commit the steps; with asynchronous scheduling, the results are those of the step before."""
+        for live in self._sampling:
+            if live.status in (DECODING, LEAVING):
+                self._plans.enter(live)
+        self._sampling = {}
+        super().finish_step(step)

@@ -124,9 +124,7 @@ def _first_chunk(
     return (tokens, False) if needed <= free else (0, needed > view.num_blocks)
 
 
-def split(
-    states: StateRules, limits: VllmLimits, request: RequestView, start: int, tokens: int, junction: int
-) -> int:
+def split(states: StateRules, limits: VllmLimits, request: RequestView, start: int, tokens: int, junction: int) -> int:
     """Fewer `tokens` from `start` on, so that the chunk ends where a state is to be kept; 0 where it cannot (546)."""
     prompt, known = request.input_tokens, request.num_tokens
     prefill_end = max(prompt, known - 1)
