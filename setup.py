@@ -22,6 +22,7 @@ from setuptools.command.build_ext import build_ext
 CORE = (
     "simulator/division.py",
     "simulator/engine/aborts.py",
+    "simulator/engine/adapters.py",
     "simulator/engine/arrivals.py",
     "simulator/engine/async_scheduling.py",
     "simulator/engine/block_growth.py",
@@ -35,6 +36,7 @@ CORE = (
     "simulator/engine/imports.py",
     "simulator/engine/in_flight.py",
     "simulator/engine/intake.py",
+    "simulator/engine/late_frees.py",
     "simulator/engine/late_results.py",
     "simulator/engine/livelock.py",
     "simulator/engine/loop.py",
@@ -45,6 +47,9 @@ CORE = (
     "simulator/engine/queue_prefixes.py",
     "simulator/engine/radix_apply.py",
     "simulator/engine/replica.py",
+    "simulator/engine/speculative/ahead_batch.py",
+    "simulator/engine/speculative/ahead_replica.py",
+    "simulator/engine/speculative/ahead_results.py",
     "simulator/engine/speculative/apply.py",
     "simulator/engine/speculative/batch.py",
     "simulator/engine/speculative/log.py",
@@ -66,7 +71,11 @@ CORE = (
     "simulator/memory/ledger.py",
     "simulator/memory/prefix_ledger.py",
     "simulator/memory/request_keys.py",
+<<<<<<< HEAD
     "simulator/memory/state_tables.py",
+=======
+    "simulator/policies/chunked_prefill/adapters.py",
+>>>>>>> main
     "simulator/policies/chunked_prefill/drafted.py",
     "simulator/policies/chunked_prefill/grouped.py",
     "simulator/policies/chunked_prefill/step.py",

@@ -7,7 +7,7 @@ and their parts are named tuples: values that are cheap to make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from math import inf
@@ -196,6 +196,10 @@ class View(Protocol):
         """Running requests whose prompt is not computed yet."""
 
     @property
+    def running_loras(self) -> Mapping[str, int]:
+        """Running requests by adapter, for a policy that has `Traits.max_loras`."""
+
+    @property
     def num_decoding(self) -> int:
         """Running requests that decode."""
 
@@ -250,7 +254,8 @@ class View(Protocol):
 
     @property
     def drafting(self) -> Drafting | None:
-        """Speculative decoding: the plan then has a `Chunk` for each request that computes, decodes too; or None."""
+        """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
+        the policy `takes_ahead`."""
 
     @property
     def groups(self) -> KVGroups | None:
@@ -308,6 +313,7 @@ class Traits:
     asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
@@ -382,12 +388,18 @@ class OptionalMembers:
 class PolicyFeatures:
     """Class variables that a policy's class may set; each is False by default.
 
-    `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
-    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
-    flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
-    `View.groups` for blocks.
+        `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
+        `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
+        decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
+    <<<<<<< HEAD
+        it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
+        flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
+        `View.groups` for blocks.
+    =======
+        it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
+        them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
+        flight, and then names each request that computes in a `Chunk`, as with drafts.
+    >>>>>>> main
     """
 
     caches_prefixes: bool = False
@@ -395,6 +407,7 @@ class PolicyFeatures:
     swaps: bool = False
     preempts: bool = False
     verifies_drafts: bool = False
+    takes_ahead: bool = False
     fills_pipelines: bool = False
     asks_groups: bool = False
 

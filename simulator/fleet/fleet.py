@@ -17,10 +17,12 @@ from simulator.engine.pipeline.batch_queue import BatchQueueLoop
 from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.ahead_replica import AheadReplica
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
+from simulator.plan import Policy, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -86,6 +88,10 @@ class Fleet:
         if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
             what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
             raise InputError(what, hint="prefill_schedule_interval: 1")
+        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        if state.adapters is not None and any(other is not None for other in others):
+            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -118,12 +124,16 @@ class Fleet:
         if group.speculation is not None:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
+<<<<<<< HEAD
             make = partial(SpeculativeReplica, group.speculation)
         if group.has_kv_groups:
             if group.role != "both" or group.speculation is not None or group.pipeline is not None:
                 what = f"the group {group.name} has layers of several kinds: it neither drafts nor shares its requests"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
             make = GroupedReplica
+=======
+            make = partial(_speculative, group)
+>>>>>>> main
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -165,6 +175,16 @@ class Fleet:
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _speculative(of: ReplicaGroup, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any) -> Replica:
+    """A replica that drafts, as its policy takes memory for it."""
+    assert of.speculation is not None
+    takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
+    if takes_ahead and of.group_cost is not None:
+        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    make = AheadReplica if takes_ahead else SpeculativeReplica
+    return make(of.speculation, index, clock, policy, *others, **options)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

@@ -30,6 +30,7 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
+from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 from tests.parity.hybrid_features import hybrid, hybrid_plan
 from tests.parity.pipeline_features import pipeline
@@ -212,6 +213,7 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "queue_caps": queue_caps,
     "dp": ranks,
     "hybrid": hybrid,
+    "lora": lora,
     "hybrid_plan": hybrid_plan,
     "pipeline": pipeline,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},

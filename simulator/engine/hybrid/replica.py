@@ -54,7 +54,7 @@ class GroupedReplica(Replica):
         self._apply = self._plans.apply
         self._sampling: dict[RequestState, int] = {}  # the requests of the step whose results come next
         self._view.groups = GroupsView(self.state, self._plans)
-        self.completion.ended = blocks.end
+        self.completion.forget = blocks.end
         self._refuses = self.state.refuses
         self.state.refuses = self._refusal
 
