@@ -71,11 +71,8 @@ CORE = (
     "simulator/memory/ledger.py",
     "simulator/memory/prefix_ledger.py",
     "simulator/memory/request_keys.py",
-<<<<<<< HEAD
     "simulator/memory/state_tables.py",
-=======
     "simulator/policies/chunked_prefill/adapters.py",
->>>>>>> main
     "simulator/policies/chunked_prefill/drafted.py",
     "simulator/policies/chunked_prefill/grouped.py",
     "simulator/policies/chunked_prefill/step.py",

@@ -388,18 +388,13 @@ class OptionalMembers:
 class PolicyFeatures:
     """Class variables that a policy's class may set; each is False by default.
 
-        `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
-        `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-        decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    <<<<<<< HEAD
-        it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
-        flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
-        `View.groups` for blocks.
-    =======
-        it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
-        them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
-        flight, and then names each request that computes in a `Chunk`, as with drafts.
-    >>>>>>> main
+    `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
+    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
+    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
+    it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
+    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
+    flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
+    `View.groups` for blocks.
     """
 
     caches_prefixes: bool = False

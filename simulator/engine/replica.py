@@ -91,7 +91,7 @@ class Replica:
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
-        self._apply = in_order(state, self._viewer)
+        self._in_order = in_order(state, self._viewer)
         self._view = self._viewer.view
         self._execute_step = executor.execute
         self._decode_run_s = traits.decode_run_s if fast_forward else None
@@ -191,8 +191,8 @@ class Replica:
         batch = state.batch
         swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
-        if self._apply is not None:
-            done = self._apply(plan, now_s)
+        if self._in_order is not None:
+            done = self._in_order(plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
             is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
@@ -216,7 +216,7 @@ class Replica:
             decode_seqs, held = batch.size, batch.held
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
-            if self._apply is None:
+            if self._in_order is None:
                 needed = batch.blocks_needed()
                 if needed:
                     take_decode_blocks(state, needed)

@@ -124,16 +124,12 @@ class Fleet:
         if group.speculation is not None:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-<<<<<<< HEAD
-            make = partial(SpeculativeReplica, group.speculation)
+            make = partial(_speculative, group)
         if group.has_kv_groups:
             if group.role != "both" or group.speculation is not None or group.pipeline is not None:
                 what = f"the group {group.name} has layers of several kinds: it neither drafts nor shares its requests"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
             make = GroupedReplica
-=======
-            make = partial(_speculative, group)
->>>>>>> main
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)

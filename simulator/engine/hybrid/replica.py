@@ -49,9 +49,12 @@ class GroupedReplica(Replica):
             index, clock, policy, blocks, block_size, executor, recorder, group=group, fast_forward=fast_forward,
             decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
         )  # fmt: skip
+        if self.state.adapters is not None or self.state.traits.prefill_schedule_interval > 1:
+            what = "layers that keep different things go neither with adapters nor with prefill_schedule_interval yet"
+            raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
         self._blocks = blocks
         self._plans = GroupPlans(self.state, self._viewer, blocks)
-        self._apply = self._plans.apply
+        self._in_order = self._plans.apply
         self._sampling: dict[RequestState, int] = {}  # the requests of the step whose results come next
         self._view.groups = GroupsView(self.state, self._plans)
         self.completion.forget = blocks.end
