@@ -55,12 +55,13 @@ class BuiltGroup:
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
+            has_kv_groups=parts.has_kv_groups,
         )
 
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
-    fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    fleet = tuple(BuiltGroup(group, build(group.scenario, apart=group.role != "both")) for group in groups_of(scenario))
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -27,6 +28,7 @@ from simulator.timing.drafter import WithDrafter, WithDrafters
 from simulator.timing.lora import RanksWithLoras, WithLoras
 
 if TYPE_CHECKING:
+    from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
@@ -50,15 +52,21 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    has_kv_groups: bool = False
 
 
-def build(scenario: Scenario) -> ReplicaParts:
-    """Build policy, memory and costs. Raises InputError where they do not fit together."""
+def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
+    """Build policy, memory and costs; `apart` of a replica that prefills or decodes for others.
+
+    Raises InputError where they do not fit together.
+    """
     policy = build_policy(scenario)
-    kv = _build_kv(scenario, policy)
+    kv, groups = _build_kv(scenario, policy, apart)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
+    if groups is not None:
+        make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
@@ -80,6 +88,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        groups is not None,
     )
 
 
@@ -97,8 +106,11 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
 
-def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
-    """Build the KV cache. It leaves memory for the activations of a step of the policy's token budget."""
+def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
+    """Build the KV cache, and its groups where it has several.
+
+    It leaves memory for the activations of a step of the policy's token budget.
+    """
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     drafter = drafter_memory(scenario)
@@ -113,7 +125,9 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
         )
-        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
+        if (plan := plan_of(scenario, settings, apart=apart)) is not None:
+            return cache_of(plan, hardware.swap_space_gib), plan
+        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks), None
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
 

@@ -77,6 +77,7 @@ class GroupedBlocks:
         self._states = [table for table in self.tables if isinstance(table, StateTables)]
         self.keys = RequestKeys(hash_size) if caches else None
         self.junctions: dict[int, int] = {}
+        self.quiet: dict[int, int] = {}  # row -> until so many computed tokens, decoding changes no table
         self.blocks_at = plan.blocks_at
         alignments = [table.cache.checkpoint for table in self._states]
         self.states: StateRules | None = None
@@ -212,6 +213,7 @@ class GroupedBlocks:
         for table in self.tables:
             table.free(row)
         self.junctions.pop(row, None)
+        self.quiet.pop(row, None)
 
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""

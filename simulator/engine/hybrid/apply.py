@@ -27,6 +27,7 @@ class GroupPlans:
         self.blocks = blocks
         self.in_flight: dict[RequestState, int] = {}
         self._victims: list[Preemption] = []
+        self._in_flight = int(state.traits.async_scheduling)  # tokens of a request that decodes step after step
 
     def apply(self, plan: StepPlan, now_s: float) -> AppliedPlan:
         """Apply `plan`, and the further parts that the policy adds to it for the same step."""
@@ -106,8 +107,16 @@ class GroupPlans:
         prefill_end = max(live.input_tokens, live.num_tokens - 1)
         return self.blocks.asked(live.row, computed, computed + tokens, prefill_end)
 
+    def quiet_steps(self, live: RequestState) -> int:
+        """Decode steps of a request before one that may take or free blocks, this one too if it has none of that."""
+        if self.in_flight.get(live, 0) != self._in_flight:
+            return 0  # a longer chunk before this step, or none, changes what is computed for sure
+        return self.blocks.quiet.get(live.row, 0) - live.num_computed_tokens
+
     def _take(self, live: RequestState, tokens: int, now_s: float) -> None:
         state, blocks = self._state, self.blocks
+        if live.status is DECODING and self.quiet_steps(live) > 0:
+            return
         if not 0 < tokens <= live.num_tokens_to_compute:
             left = live.num_tokens_to_compute
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
@@ -119,6 +128,23 @@ class GroupPlans:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         blocks.take(state.requests[live.row], asked, known)
+        if live.status is DECODING and self.in_flight.get(live, 0) == self._in_flight:
+            computed = live.num_computed_tokens
+            self.blocks.quiet[live.row] = computed + blocks.quiet_steps(computed, self._in_flight)
+
+    def quiet_run(self) -> int:
+        """Decode steps of all, this one included, before one that may change a table of any."""
+        decoders = self._state.decoders()
+        if any([self.in_flight.get(live, 0) != self._in_flight for live in decoders]):
+            return 1  # the next step sees what a longer chunk before this one has left behind
+        left = [self.quiet_steps(live) for live in decoders]
+        blocks, in_flight = self.blocks, self._in_flight
+        return min(
+            [
+                steps if steps > 0 else blocks.quiet_steps(live.num_computed_tokens, in_flight)
+                for steps, live in zip(left, decoders, strict=True)
+            ]
+        )
 
     def enter(self, live: RequestState) -> None:
         """Let others find what a request has computed, as its last token is known."""
@@ -184,11 +210,7 @@ class GroupsView:
 
     def quiet_steps(self) -> int:
         """See `KVGroups.quiet_steps`."""
-        blocks, in_flight = self._plans.blocks, int(self._state.traits.async_scheduling)
-        decoders = self._state.decoders()
-        if in_flight and any(self._plans.in_flight.get(live) != 1 for live in decoders):
-            return 1  # the next step sees what a longer chunk before this one has left behind
-        return min([blocks.quiet_steps(live.num_computed_tokens, in_flight) for live in decoders])
+        return self._plans.quiet_run()
 
 
 class RunningTrial:
@@ -203,6 +225,8 @@ class RunningTrial:
     def take(self, request: RequestView, num_tokens: int) -> bool:
         """See `GroupsTrial.take`."""
         assert isinstance(request, RequestState)
+        if request.is_decoding and self._plans.quiet_steps(request) > 0:
+            return True
         asked = self._plans.asked(request, request.num_computed_tokens, num_tokens)
         return self._trial.take(asked, self._plans.processed(request))
 
