@@ -135,7 +135,7 @@ class GroupPlans:
     def quiet_run(self) -> int:
         """Decode steps of all, this one included, before one that may change a table of any."""
         decoders = self._state.decoders()
-        if any([self.in_flight.get(live, 0) != self._in_flight for live in decoders]):
+        if any(self.in_flight.get(live, 0) != self._in_flight for live in decoders):
             return 1  # the next step sees what a longer chunk before this one has left behind
         left = [self.quiet_steps(live) for live in decoders]
         blocks, in_flight = self.blocks, self._in_flight
