@@ -56,6 +56,7 @@ class BuiltGroup:
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
             has_kv_groups=parts.has_kv_groups,
+            connector=parts.connector,
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
+from scenarios.assembly.offloading import build_offloading, connected_blocks
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -28,6 +29,7 @@ from simulator.timing.drafter import WithDrafter, WithDrafters
 from simulator.timing.lora import RanksWithLoras, WithLoras
 
 if TYPE_CHECKING:
+    from simulator.engine.connector.replica import MakeConnector
     from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy
@@ -53,6 +55,7 @@ class ReplicaParts:
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
     has_kv_groups: bool = False
+    connector: MakeConnector | None = None
 
 
 def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
@@ -69,6 +72,9 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    connector = build_offloading(scenario, kv)
+    if connector is not None:
+        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
@@ -88,7 +94,8 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
-        groups is not None,
+        has_kv_groups=groups is not None,
+        connector=connector,
     )
 
 

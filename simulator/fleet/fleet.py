@@ -8,6 +8,8 @@ from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.loop import ConnectedLoop
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.hybrid.replica import GroupedReplica
@@ -126,10 +128,14 @@ class Fleet:
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
             make = partial(_speculative, group)
         if group.has_kv_groups:
-            if group.role != "both" or group.speculation is not None or group.pipeline is not None:
-                what = f"the group {group.name} has layers of several kinds: it neither drafts nor shares its requests"
+            others = group.speculation, group.pipeline, group.connector
+            if group.role != "both" or any(part is not None for part in others):
+                what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
             make = GroupedReplica
+        if group.connector is not None:
+            _check_connector(group)
+            make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -160,10 +166,12 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop | BatchQueueLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
             if isinstance(replica, PipelinedReplica):
                 loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif isinstance(replica, ConnectedReplica):
+                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
             elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
@@ -193,3 +201,17 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     if found := [name for name, is_there in others.items() if is_there]:
         what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
         raise InputError(what, hint="hardware.pipeline_parallel: 1")
+
+
+def _check_connector(group: ReplicaGroup) -> None:
+    """Raise InputError for what a KV connector is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "a pipeline": group.pipeline is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "autoscaling": group.autoscaling is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="no hardware.kv_offload")

@@ -32,6 +32,7 @@ from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
 from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
+from tests.parity.connected_features import CONNECTED
 from tests.parity.hybrid_features import hybrid, hybrid_plan
 from tests.parity.pipeline_features import pipeline
 
@@ -217,6 +218,7 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "hybrid_plan": hybrid_plan,
     "pipeline": pipeline,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
+    **CONNECTED,
     **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
 }
 

@@ -12,6 +12,7 @@ from annotated_types import doc
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
+from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
@@ -135,6 +136,8 @@ class ChunkedPrefill:
 
     def plan(self, view: View) -> StepPlan:
         if view.drafting is not None:
+            if view.drafting.connector is not None:
+                return connected_step(view, self._limits, view.drafting, view.drafting.connector)
             return drafted_step(view, self._limits, view.drafting)
         if view.groups is not None:
             return grouped_step(view, self._limits, view.groups)
