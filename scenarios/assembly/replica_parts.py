@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.pipeline import build_pipeline, pipeline_cache
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
     from simulator.timing.cost import CostModel, GroupCost
+    from simulator.timing.pipeline_cost import PipelineCost
 
 _KEY = "hardware.enable_expert_parallel"
 
@@ -48,6 +50,7 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    pipeline: PipelineCost | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -59,6 +62,7 @@ def build(scenario: Scenario) -> ReplicaParts:
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    pipeline = build_pipeline(scenario, cost)
     drafter = build_drafter(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
@@ -66,7 +70,7 @@ def build(scenario: Scenario) -> ReplicaParts:
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,
-        cost,
+        cost if pipeline is None else pipeline,
         swap_s,
         make_blocks,
         make_blocks_by_id,
@@ -75,6 +79,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        pipeline,
     )
 
 
@@ -108,6 +113,8 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             drafter.weights,
             drafter.kv_per_token,
         )
+        if hardware.pipeline_parallel > 1:
+            return pipeline_cache(scenario, settings)
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None

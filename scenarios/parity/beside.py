@@ -76,6 +76,9 @@ def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = N
     if scenario.engine.policy == REAL_POLICY:
         what = "a real scheduler would be compared with itself"
         raise scenario.error("engine.policy", what, "give the policy that stands for it, such as vllm")
+    if scenario.hardware.pipeline_parallel > 1:
+        what = "the stages of a pipeline are not handed to a real scheduler yet"
+        raise scenario.error("hardware.pipeline_parallel", what, "give 1, and compare the rest")
     if drafts(scenario.engine.speculative_config):
         what = "drafts are not handed to a real scheduler yet"
         raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")

@@ -92,11 +92,15 @@ class PipelinedReplica(SpeculativeReplica):
     def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a plan is to be made: there are requests, or the workers are to hear that some have ended."""
+    def has_work(self, seen_s: float) -> bool:
+        """Whether a plan is to be made: there are requests, or the workers are to hear that some have ended.
+
+        The engine has seen the requests that came by `seen_s`.
+        """
         state = self.state
-        return len(state.running) > 0 or len(state.waiting) > 0 or (self._tells_ends and self.idle_s > 0)
+        if state.running or (self._tells_ends and self.idle_s > 0):
+            return True
+        return any(live.arrival_s <= seen_s for live in state.waiting)
 
     def schedule(self, now_s: float) -> VerifyStep:
         """Plan a batch and give it to the first stage; one without tokens runs no model, and waits for its turn."""
