@@ -204,7 +204,8 @@ class View(Protocol):
 
     @property
     def drafting(self) -> Drafting | None:
-        """Speculative decoding: the plan then has a `Chunk` for each request that computes, decodes too; or None."""
+        """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
+        the policy `takes_ahead`."""
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
@@ -335,7 +336,8 @@ class PolicyFeatures:
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`). `fills_pipelines`: it plans a step while others are in
+    it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
+    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
     flight, and then names each request that computes in a `Chunk`, as with drafts.
     """
 
@@ -344,6 +346,7 @@ class PolicyFeatures:
     swaps: bool = False
     preempts: bool = False
     verifies_drafts: bool = False
+    takes_ahead: bool = False
     fills_pipelines: bool = False
 
     @classmethod

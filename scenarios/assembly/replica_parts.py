@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
-from scenarios.assembly.pipeline import build_pipeline, pipeline_cache
+from scenarios.assembly.pipeline import build_pipeline, check_pipeline, pipeline_cache
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -56,6 +56,7 @@ class ReplicaParts:
 def build(scenario: Scenario) -> ReplicaParts:
     """Build policy, memory and costs. Raises InputError where they do not fit together."""
     policy = build_policy(scenario)
+    check_pipeline(scenario)
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)

@@ -16,10 +16,12 @@ from simulator.engine.pipeline.batch_queue import BatchQueueLoop
 from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.ahead_replica import AheadReplica
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
+from simulator.plan import Policy, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -117,7 +119,7 @@ class Fleet:
         if group.speculation is not None:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-            make = partial(SpeculativeReplica, group.speculation)
+            make = partial(_speculative, group)
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -159,6 +161,16 @@ class Fleet:
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _speculative(of: ReplicaGroup, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any) -> Replica:
+    """A replica that drafts, as its policy takes memory for it."""
+    assert of.speculation is not None
+    takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
+    if takes_ahead and of.group_cost is not None:
+        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    make = AheadReplica if takes_ahead else SpeculativeReplica
+    return make(of.speculation, index, clock, policy, *others, **options)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

@@ -50,10 +50,13 @@ def layers_of_stages(layers: int, stages: int) -> list[int]:
 
 
 def stages_of(model: Model, stages: int) -> list[Stage]:
-    """The stages of a model. InputError where there are fewer layers than stages.
+    """The stages of a model, whose layers without experts come first.
 
-    Layers with a window are taken to be spread evenly; plain layers of a mixture of experts come first.
+    InputError where there are fewer layers than stages, or the layers keep different things of a request.
     """
+    if model.has_kv_groups:
+        what = f"the layers of {model.name} keep different things of a request"
+        raise InputError(f"{what}, whose blocks are not planned for stages yet", hint="pipeline_parallel: 1")
     found: list[Stage] = []
     first = 0
     for layers in layers_of_stages(model.layers, stages):
@@ -63,7 +66,6 @@ def stages_of(model: Model, stages: int) -> list[Stage]:
             model,
             layers=layers,
             dense_layers=max(0, min(end, model.dense_layers) - first),
-            full_attention_layers=_spread(end, model) - _spread(first, model),
             vocab=model.vocab if is_last else 0,
             tie_embeddings=True,  # one table, the head's
             positions=model.positions if is_first else 0,
@@ -73,11 +75,6 @@ def stages_of(model: Model, stages: int) -> list[Stage]:
         found.append(Stage(part, first, model.layers, table * model.hidden))
         first = end
     return found
-
-
-def _spread(layers: int, model: Model) -> int:
-    """Layers without a window among the first so many."""
-    return layers * model.full_attention_layers // model.layers
 
 
 def stage_memories(of: MemorySettings, stages: int) -> list[MemorySettings]:
@@ -108,12 +105,19 @@ def pipeline_kv(memories: Sequence[MemorySettings], num_gpu_blocks: int | None =
     return KVCache(fewest, caches[0].block_size, 0, max(cache.bytes_per_block for cache in caches))
 
 
-def pipeline_figures(of: MemorySettings, stages: int, context_tokens: int | None = None) -> dict[str, Any]:
+def pipeline_figures(
+    of: MemorySettings,
+    context_tokens: int | None = None,
+    max_model_len: int | None = None,
+    *,
+    stages: int,
+    caches: bool = True,
+) -> dict[str, Any]:
     """`kv_figures` of the stage that has the fewest blocks, with the layers, weights and KV of every stage."""
     memories = stage_memories(of, stages)
     kv = pipeline_kv(memories)
     tightest = min(memories, key=lambda each: each.kv_cache().num_gpu_blocks)
-    figures = kv_figures(tightest, context_tokens)
+    figures = kv_figures(tightest, context_tokens, max_model_len, caches=caches)
     return figures | {
         "parameters": of.model.num_parameters,
         "pipeline_parallel": stages,

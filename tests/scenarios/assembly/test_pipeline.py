@@ -45,6 +45,8 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
     [
         ("hardware.pipeline_parallel", "81 stages cannot share 80 layers", {"pipeline_parallel": 81}),
         ("hardware.pipeline_parallel", "sglang does not plan for the stages", {"engine": {"policy": "sglang"}}),
+        ("hardware.pipeline_parallel", "keep different things of a request",
+         {"model": "qwen3-next-80b-a3b", "tensor_parallel": 1}),
         ("hardware.swap_space_gib", "swapped blocks and a pipeline", {"swap_space_gib": 1}),
         ("hardware.pipeline_link", "one stage sends nothing", {"pipeline_parallel": 1, "pipeline_link": {}}),
         ("hardware.enable_expert_parallel", "shared experts and a pipeline",

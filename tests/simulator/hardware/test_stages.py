@@ -31,19 +31,23 @@ def test_more_stages_than_layers_are_refused() -> None:
         layers_of_stages(12, 13)
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-70b", "deepseek-v3", "gpt-oss-120b", "qwen3-8b", "gpt2"])
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "deepseek-v3", "mixtral-8x7b", "qwen3-8b", "gpt2"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_the_stages_are_the_whole_model(name: str, stages: int) -> None:
     model = find_model(name)
     parts = stages_of(model, stages)
     assert sum(part.model.layers for part in parts) == model.layers
     assert sum(part.model.dense_layers for part in parts) == model.dense_layers
-    assert sum(part.model.windowed_layers for part in parts) == model.windowed_layers
     assert sum(part.model.kv_bytes_per_token() for part in parts) == model.kv_bytes_per_token()
     whole = sum(memory.budget().weights for memory in stage_memories(MemorySettings(model, find_gpu("b200")), stages))
     norms = (stages - 1) * model.hidden * (2 if model.biases else 1) * model.dtype_bytes  # each part counts a last one
     copy = model.vocab * model.hidden * model.embedding_bytes if model.tie_embeddings else 0  # on the first and last
     assert whole == pytest.approx(model.weight_bytes() + norms + copy, abs=stages)
+
+
+def test_layers_that_keep_different_things_are_refused() -> None:
+    with pytest.raises(InputError, match="layers of gpt-oss-120b keep different things of a request, whose blocks"):
+        stages_of(MODELS["gpt-oss-120b"], 2)
 
 
 def test_the_stage_with_the_fewest_blocks_decides() -> None:
@@ -61,7 +65,7 @@ def test_a_stage_that_does_not_fit_is_named() -> None:
 
 
 def test_the_table_has_a_line_for_each_stage() -> None:
-    figures = pipeline_figures(MemorySettings(MODELS["llama-3.1-70b"], find_gpu("h100"), 2), 4)
+    figures = pipeline_figures(MemorySettings(MODELS["llama-3.1-70b"], find_gpu("h100"), 2), stages=4)
     assert [each["layers"] for each in figures["stages"]] == [20] * 4
     assert figures["num_gpu_blocks"] == min(each["num_gpu_blocks"] for each in figures["stages"])
     text = kv_table(figures)
