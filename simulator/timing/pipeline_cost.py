@@ -17,13 +17,15 @@ class PipelineCost:
     """A cost for each stage, in order. Implements CostModel: a step that is alone on the pipeline.
 
     Between two stages lie `hop_s` seconds and `hop_s_per_token` for each token of the step. `idle_s` is the sleep of
-    the engine after a call that ran no model; with 0 it makes no call either that only tells of ended requests.
+    the engine after a call that ran no model; with 0 it makes no call either that only tells of ended requests. With
+    asynchronous scheduling a step may be on its way before its tokens exist: the first stage then `waits_for_tokens`.
     """
 
     stages: tuple[CostModel, ...]
     hop_s: float = 0.0
     hop_s_per_token: float = 0.0
     idle_s: float = ENGINE_IDLE_S
+    waits_for_tokens: bool = True
 
     def stages_s(self, shape: StepShape) -> list[float]:
         """Seconds that the step takes on each stage."""

@@ -113,6 +113,17 @@ def test_steps_in_the_records_follow_one_another(seed: int) -> None:
     assert (rows.start_s[1:] >= rows.end_s[:-1]).all()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_token_is_computed_after_the_one_before_it(seed: int) -> None:
+    last: dict[str, float] = {}
+    for step in decisions(serve(seed)):
+        for name in step["scheduled"]:
+            if name in step["admitted"]:
+                last.pop(name, None)  # computed again, from its beginning
+            assert step["t_start_s"] >= last.get(name, 0.0)
+        last |= dict.fromkeys(step["emitted"], step["t_end_s"])
+
+
 SAID = (
     "scheduled",
     "admitted",

@@ -139,11 +139,11 @@ SYSTEM = System(
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
             "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, "
-            "ranks in lockstep, and drafts of five methods (4,320 cases)"
+            "ranks in lockstep, drafts of five methods (4,320 cases), and pipelines of up to 8 stages (560 cases)"
         ),
         uncovered=(
-            "drafts of other methods, drafts beside a cadence or in ranks, LoRA, sliding windows, pipeline stages, "
-            "asynchronous ranks in lockstep"
+            "drafts of other methods, drafts beside a cadence or in ranks, LoRA, sliding windows, drafts or a cadence "
+            "on a pipeline, asynchronous ranks in lockstep"
         ),
     ),
 )
