@@ -7,7 +7,7 @@ and their parts are named tuples: values that are cheap to make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from math import inf
@@ -150,6 +150,10 @@ class View(Protocol):
         """Running requests whose prompt is not computed yet."""
 
     @property
+    def running_loras(self) -> Mapping[str, int]:
+        """Running requests by adapter, for a policy that has `Traits.max_loras`."""
+
+    @property
     def num_decoding(self) -> int:
         """Running requests that decode."""
 
@@ -259,6 +263,7 @@ class Traits:
     asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait

@@ -58,6 +58,7 @@ class BuiltGroup:
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
             pipeline=parts.pipeline,
+            connector=parts.connector,
         )
 
 

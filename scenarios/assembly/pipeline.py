@@ -37,6 +37,8 @@ def check_pipeline(scenario: Scenario) -> None:
     without = {
         "engine.speculative_config": (drafts_of(scenario) is not None, "drafts"),
         "engine.prefill_schedule_interval": (interval > 1, "a cadence of prompts"),
+        "engine.max_loras": (engine.parameter("max_loras") is not None, "adapters"),
+        "hardware.kv_offload": (hardware.kv_offload is not None, "KV on a host"),
         "hardware.enable_expert_parallel": (hardware.enable_expert_parallel, "shared experts"),
         "hardware.swap_space_gib": (hardware.swap_space_gib > 0, "swapped blocks"),
     }

@@ -99,8 +99,9 @@ def activation_bytes(model: Model, tensor_parallel: int, max_num_batched_tokens:
 class MemorySettings:
     """A model on `tensor_parallel` GPUs, and a server's settings that decide how much KV cache fits beside it.
 
-    A drafter's weights and KV, in bytes on each GPU, lie beside the model's. InputError for a value out of range; where
-    `tensor_parallel` does not fit the model's heads, once memory is asked for.
+    A drafter's weights and KV, in bytes on each GPU, lie beside the model's; adapters count with those weights.
+    InputError for a value out of range; where `tensor_parallel` does not fit the model's heads, once memory is asked
+    for.
     """
 
     model: Model

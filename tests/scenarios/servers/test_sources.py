@@ -152,6 +152,33 @@ def test_a_log_of_sglang(tmp_path: Path) -> None:
                                           "engine.enable_prefix_caching")] == ["sglang", 4096, 2, False]  # fmt: skip
 
 
+def test_a_scrape_says_how_many_drafts_are_accepted(tmp_path: Path) -> None:
+    counters = "".join(
+        f'vllm:spec_decode_num_drafts_total{{engine="{engine}",model_name="{LLAMA}"}} {steps}.0\n'
+        f'vllm:spec_decode_num_drafts_created{{engine="{engine}",model_name="{LLAMA}"}} 1.7e+09\n'
+        + "".join(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{engine}",model_name="{LLAMA}",'
+            f'position="{place}"}} {count}\n'
+            for place, count in enumerate(accepted)
+        )
+        for engine, steps, accepted in ((0, 600, (450, 300)), (1, 400, (250, 100)))
+    )
+    (tmp_path / "a.prom").write_text(METRICS + counters)
+    drafts = json.dumps(
+        {"method": "eagle3", "num_speculative_tokens": 2, "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+    )
+    line = f"vllm serve {LLAMA} --speculative-config '{drafts}'"
+    found = made(line, str(tmp_path / "a.prom"))
+    assert key(found, "engine.speculative_config.acceptance.rates") == [0.7, 0.4]
+    assert "acceptance: the accepted drafts in" in found.text()
+    alone = made(str(tmp_path / "a.prom"))
+    assert any("accepts [0.7, 0.4] of them" in note for note in alone.notes)
+    more = made(line.replace(": 2", ": 3"), str(tmp_path / "a.prom"))
+    assert any("has 2 positions for 3 drafts" in note for note in more.notes)
+    (tmp_path / "a.prom").write_text(METRICS + counters.replace(" 600.0", " 0.0").replace(" 400.0", " 0.0"))
+    assert not any("accepts" in note for note in made(str(tmp_path / "a.prom")).notes)
+
+
 class _Handler(BaseHTTPRequestHandler):
     answers: ClassVar[dict[str, str]] = {}
 
