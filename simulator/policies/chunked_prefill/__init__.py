@@ -159,7 +159,9 @@ SYSTEM = System(
             "ranks in lockstep, LoRA, drafts of five methods, alone, beside a cadence and in ranks (4,770 cases), and "
             "pipelines of up to 8 stages (560 cases)"
         ),
-        uncovered="drafts of other methods, sliding windows, drafts or adapters on a pipeline, asynchronous ranks in lockstep",
+        uncovered=(
+            "drafts of other methods, sliding windows, drafts or adapters on a pipeline, asynchronous ranks in lockstep"
+        ),
     ),
 )
 STYLE = ("#009e73", "-")

@@ -18,7 +18,7 @@ from simulator.timing.cost import StepShape
 
 def scenario(**hardware: Any) -> Scenario:
     engine = hardware.pop("engine", {"policy": "vllm"})
-    more = {key: hardware.pop(key) for key in ("fleet", "model") if key in hardware}
+    more: dict[str, Any] = {key: hardware.pop(key) for key in ("fleet", "model") if key in hardware}
     return load({
         "name": "p", "model": "llama-3.1-70b", "hardware": {"gpu": "h100", "tensor_parallel": 2, **hardware},
         "engine": engine, "workload": {"preset": "chat", "rate": 4.0, "requests": 40}, **more,
@@ -51,6 +51,8 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
         ("hardware.pipeline_link", "one stage sends nothing", {"pipeline_parallel": 1, "pipeline_link": {}}),
         ("hardware.enable_expert_parallel", "shared experts and a pipeline",
          {"enable_expert_parallel": True, "model": "mixtral-8x7b"}),
+        ("engine.max_loras", "adapters and a pipeline", {"engine": {"policy": "vllm", "max_loras": 2}}),
+        ("hardware.kv_offload", "KV on a host and a pipeline", {"kv_offload": {"host_gib": 8}}),
         ("engine.version", "batch queue of vLLM 0.20", {"engine": {"policy": "vllm", "version": "0.20"}}),
         ("engine.prefill_schedule_interval", "a cadence of prompts",
          {"engine": {"policy": "vllm", "prefill_schedule_interval": 4}}),
