@@ -3,8 +3,6 @@
 `hardware.pipeline_parallel` is vLLM's --pipeline-parallel-size.
 """
 
-from __future__ import annotations
-
 from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.scenario import Scenario

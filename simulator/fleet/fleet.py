@@ -89,7 +89,7 @@ class Fleet:
         role = group.role if group.role != "both" else None
         others = (group.speculation, group.pipeline, group.make_executor, role)
         if state.adapters is not None and any(other is not None for other in others):
-            what = f"the group {group.name} serves adapters: drafts, stages, a device or another group for a part know none yet"
+            what = f"the group {group.name} serves adapters: drafts, stages, a device or another group know none yet"
             raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:

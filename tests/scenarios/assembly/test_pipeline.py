@@ -35,9 +35,10 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
     assert parts.pipeline.transfer_s(StepShape(10, 10)) == pytest.approx(1e-4 + 10 * 2 * 8192 * 2 / 2 / 25e9)
     assert parts.kv.num_gpu_blocks == 86_500
     assert made.hardware.gpus == 8
-    assert build(scenario(pipeline_parallel=4)).pipeline.hop_s_per_token == pytest.approx(  # type: ignore[union-attr]
-        2 * 8192 * 2 / 2 / (0.6 * made.resolve_gpu().link_gb_s * 1e9)
-    )
+    by_default = build(scenario(pipeline_parallel=4)).pipeline
+    assert by_default is not None
+    own_link = 0.6 * made.resolve_gpu().link_gb_s * 1e9
+    assert by_default.hop_s_per_token == pytest.approx(2 * 8192 * 2 / 2 / own_link)
 
 
 @pytest.mark.parametrize(
