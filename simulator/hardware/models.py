@@ -393,8 +393,6 @@ def _check(model: Model) -> None:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):
         raise InputError("model: dense_layers and dense_intermediate come together")
-    if model.qk_norm_whole and not model.qk_norm:
-        raise InputError("model: qk_norm_whole needs qk_norm")
     if bool(model.linear_layers) != bool(model.linear_key_heads and model.linear_value_heads):
         raise InputError("model: linear_layers, linear_key_heads and linear_value_heads come together")
     if model.linear_layers >= model.layers or (model.linear_layers and (model.sliding_window or model.kv_lora_rank)):
