@@ -7,7 +7,7 @@ and their parts are named tuples: values that are cheap to make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from math import inf
@@ -150,6 +150,10 @@ class View(Protocol):
         """Running requests whose prompt is not computed yet."""
 
     @property
+    def running_loras(self) -> Mapping[str, int]:
+        """Running requests by adapter, for a policy that has `Traits.max_loras`."""
+
+    @property
     def num_decoding(self) -> int:
         """Running requests that decode."""
 
@@ -204,7 +208,8 @@ class View(Protocol):
 
     @property
     def drafting(self) -> Drafting | None:
-        """Speculative decoding: the plan then has a `Chunk` for each request that computes, decodes too; or None."""
+        """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
+        the policy `takes_ahead`."""
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
@@ -258,6 +263,7 @@ class Traits:
     asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
@@ -335,7 +341,9 @@ class PolicyFeatures:
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
     `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`).
+    it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
+    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
+    flight, and then names each request that computes in a `Chunk`, as with drafts.
     """
 
     caches_prefixes: bool = False
@@ -343,6 +351,8 @@ class PolicyFeatures:
     swaps: bool = False
     preempts: bool = False
     verifies_drafts: bool = False
+    takes_ahead: bool = False
+    fills_pipelines: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

@@ -47,6 +47,7 @@ class ArrivingRequest(NamedTuple):
     deadline_s: float | None
     content: PromptContent | None
     data_parallel_rank: int | None
+    lora: str | None
 
 
 class Request(NamedTuple):
@@ -54,7 +55,8 @@ class Request(NamedTuple):
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
     the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
-    `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it.
+    `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it. `lora` names the
+    adapter that serves it, None for the model itself.
     `accepted_drafts` are those of its verify steps in turn, from the first again after the last, where they are known.
     """
 
@@ -71,6 +73,7 @@ class Request(NamedTuple):
     deadline_s: float | None = None
     content: PromptContent | None = None
     data_parallel_rank: int | None = None
+    lora: str | None = None
     accepted_drafts: tuple[int, ...] | None = None
 
     def arriving(self) -> ArrivingRequest:
@@ -78,7 +81,7 @@ class Request(NamedTuple):
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-            return ArrivingRequest._make((*self[:4], *self[5:11], content, self.data_parallel_rank))
+            return ArrivingRequest._make((*self[:4], *self[5:11], content, self.data_parallel_rank, self.lora))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
 
@@ -117,6 +120,10 @@ class RequestView(Protocol):
 
     @property
     def deadline_s(self) -> float | None: ...
+
+    @property
+    def lora(self) -> str | None:
+        """Its adapter."""
 
     @property
     def output_tokens_so_far(self) -> int:

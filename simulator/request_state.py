@@ -22,6 +22,7 @@ class RequestStatus(Enum):
     PREFILLING = "prefilling"
     DECODING = "decoding"
     SWAPPED = "swapped"
+    LOADING = "loading"  # it holds blocks for KV that a connector loads, and neither waits nor runs
     LEAVING = "leaving"  # its last token is being computed: nothing is left to plan
     FINISHED = "finished"
     ABORTED = "aborted"  # and in its slot until the whole batch has finished
@@ -32,6 +33,7 @@ WAITING: Final = RequestStatus.WAITING
 PREFILLING: Final = RequestStatus.PREFILLING
 DECODING: Final = RequestStatus.DECODING
 SWAPPED: Final = RequestStatus.SWAPPED
+LOADING: Final = RequestStatus.LOADING
 LEAVING: Final = RequestStatus.LEAVING
 FINISHED: Final = RequestStatus.FINISHED
 ABORTED: Final = RequestStatus.ABORTED
@@ -42,13 +44,15 @@ class DecodeClock:
 
     The counts of decoding requests advance with it. Each replica has its own, which also marks its requests.
     `prompt_steps` are its steps without decodes; `throttled` says of a rank in lockstep whether it holds prompts back.
+    `plans` counts those of a pipeline, empty ones too.
     """
 
-    __slots__ = ("block_size", "prompt_steps", "throttled", "ticks")
+    __slots__ = ("block_size", "plans", "prompt_steps", "throttled", "ticks")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.ticks = 0
+        self.plans = 0
         self.prompt_steps = 0
         self.throttled: bool | None = None
 
@@ -65,7 +69,8 @@ class Setbacks:
     requeued_s: float = 0.0
     aborted_tokens: int = 0  # computed for it until it was aborted
     left_s: float = nan  # the last preemption
-    skipped_tokens: int = 0  # found in the prefix cache without ever having been computed for this request
+    external_tokens: int = 0  # loaded by a connector
+    skipped_tokens: int = 0  # found in a cache without ever having been computed for this request
 
 
 class RequestState:
@@ -77,8 +82,8 @@ class RequestState:
 
     __slots__ = (
         "admission", "arrival_s", "base_computed", "base_outputs", "before_s", "class_name", "clock", "deadline_s",
-        "entry", "first_token_s", "input_tokens", "join_tick", "last_token_s", "lost_tokens", "max_tokens",
-        "padding_tokens", "paused", "place", "predicted_output_tokens", "priority", "promoted_at_tokens",
+        "entry", "first_token_s", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
+        "max_tokens", "padding_tokens", "paused", "place", "predicted_output_tokens", "priority", "promoted_at_tokens",
         "request_id", "reserved_tokens", "row", "scheduled_s", "setbacks", "status",
     )  # fmt: skip
 
@@ -98,6 +103,7 @@ class RequestState:
             self.deadline_s,
             _,
             _,
+            self.lora,
             _,
         ) = request
         self.status = WAITING

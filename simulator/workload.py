@@ -52,8 +52,8 @@ class Workload(StoredColumns):
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
-    `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from 1. A client leaves
-    `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are classes whose
+    `lora` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from 1. A client
+    leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are classes whose
     requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a class; empty
     where all wait for ever. No request
     is issued at `until_s` or later, except as another attempt.
@@ -73,6 +73,7 @@ class Workload(StoredColumns):
     deadline_s: Floats | None = None  # NaN: none
     data_parallel_rank: Ints | None = None  # -1: any
     content: Sequence[PromptContent | None] | None = None
+    lora: Sequence[str | None] | None = None
     accepted_drafts: Sequence[tuple[int, ...] | None] | None = None
     after_row: Ints | None = None  # -1: arrives at its own time
     delay_s: Floats | None = None  # 0 where after_row is -1
@@ -155,6 +156,7 @@ class Workload(StoredColumns):
             _NO_ENTRIES if deadline_s is None else [None if s != s else s for s in deadline_s[place].tolist()],
             _entries(self.content, rows),
             _NO_ENTRIES if ranks is None else [None if n < 0 else n for n in ranks[place].tolist()],
+            _entries(self.lora, rows),
             _entries(self.accepted_drafts, rows),
         )
         return map(_made, zip(*columns, strict=False))

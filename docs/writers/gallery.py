@@ -39,6 +39,7 @@ SHOTS = {
 _OTHERS = (
     ("claim-", "What people say of batching", "claims.md"),
     ("study-", "Studies: a question each", "studies/low-rates.md"),
+    ("drafts-", "Speculative decoding", "speculative.md"),
     ("measured-", "Servers whose logs are public", "accuracy.md"),
     ("blind-", "Servers predicted before their logs were seen", "accuracy.md"),
     ("tables-", "Models priced from public tables of kernels", "accuracy.md"),

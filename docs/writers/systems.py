@@ -51,24 +51,45 @@ ones. Throughput changes by less than 1 %, except for FastGen when memory is sho
 policy preempted all of them; the real loop flushes one.
 """
 
-_SGLANG = """## What of SGLang is not modelled yet
+_SGLANG = """## Speculative decoding of SGLang
 
-Speculative decoding (v2). No policy here follows these rules of SGLang 0.5.23, which were read and not run:
+`engine.speculative_config` with `policy: sglang` follows SGLang 0.5.23 (v2, the only one it has):
 
-- A decode step may allocate A = max(steps x top-k, draft tokens) tokens of a request; with pages of more than one token
+- A decode step may write A = max(steps x top-k, draft tokens) tokens of a request; with pages of more than one token
   and a tree of drafts, whole pages for each branch (`mem_cache/allocation_sizing.py:27`).
 - Before each decode step a request gets memory up to its committed tokens + 2A, rounded up to a page, and never gives
   any back before it leaves (`page_aligned_decode_alloc_lens`, `:73`). The factor of 2 is there without overlap too.
 - Retraction asks whether that much is free (`managers/schedule_batch.py:3421`). Admission reserves nothing for drafts:
   `PrefillAdder` and the new token ratio are those of plain decoding.
 - The committed tokens grow with the results by the accepted drafts and one token more, so with overlap they lag by a
-  step (`managers/scheduler_components/batch_result_processor.py:831`). A mixed step verifies no drafts.
+  step (`managers/scheduler_components/batch_result_processor.py:831`). The result of a retracted request is dropped.
+- With overlap only a request whose next token is its last by `max_tokens` is left out of the next step
+  (`managers/scheduler.py:4438`). One that ends within an accepted run, or by itself, is computed once more in vain.
+- A step with prompts verifies no drafts: beside them (`enable_mixed_chunk`; not with NGRAM and STANDALONE) a request
+  computes one token, and takes the memory of a verify step nevertheless.
 - An answer that passes `max_tokens` within an accepted run is cut there; a stop token within it comes first
-  (`schedule_batch.py:2007`).
+  (`schedule_batch.py:2007`). What was committed up to the end enters the radix tree.
 
-How many drafts are accepted, what EAGLE's drafter costs and which drafts NGRAM finds cannot be decided without a model:
-they would be data of the workload. A PrefillDelayer whose attention is divided among data-parallel ranks also waits for
-the other ranks, and needs their process group; only the server with one rank is modelled.
+`num_speculative_tokens` is `--speculative-num-steps`; a tree has `eagle_topk` and `num_draft_tokens`. Which flags
+SGLang chooses by itself stands in `simulator/policies/sglang/speculative_flags.py`.
+
+What cannot be driven without a GPU is not held against SGLang: which drafts are accepted (they are data, as for vLLM),
+the time of drafter and verify step (a pass over the tokens of the step, and one for each further step of the tree), and
+the memory of the drafter. NGRAM's trees are modelled as chains: how long its longest branch is depends on the text.
+DFLASH, DSPARK, UNO, adaptive numbers of steps, and grammars are not modelled, nor are drafts of ranks that share their
+steps, beside prefill and decode apart, or together with a real scheduler (`policy: real`, `batchlab parity`).
+Differences on purpose:
+
+- A request that would not fit with its drafts, alone in an empty memory, is rejected as it arrives. SGLang serves it
+  until it no longer fits, and then aborts it.
+- An abort is noticed when the engine looks next, and its tokens in flight are dropped. SGLang lets the request leave
+  with its next result.
+- Several answers to one prompt (`n` above 1) are as many requests, each with its own drafts, as in SGLang. It computes
+  their prompt once before them, for its cache (`managers/tokenizer_manager.py:2130`), which is not modelled. Nor are
+  beams, which it refuses with drafts.
+
+A PrefillDelayer whose attention is divided among data-parallel ranks also waits for the other ranks, and needs their
+process group; only the server with one rank is modelled.
 """
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.offloading import build_offloading, connected_blocks
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -23,8 +25,10 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
 from simulator.timing.drafter import WithDrafter, WithDrafters
+from simulator.timing.lora import RanksWithLoras, WithLoras
 
 if TYPE_CHECKING:
+    from simulator.engine.connector.replica import MakeConnector
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
@@ -48,6 +52,7 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    connector: MakeConnector | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -59,10 +64,16 @@ def build(scenario: Scenario) -> ReplicaParts:
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
-    drafter = build_drafter(scenario)
+    connector = build_offloading(scenario, kv)
+    if connector is not None:
+        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
+    drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
+    if adapters is not None:
+        cost = WithLoras(cost, adapters)
+        group_cost = None if group_cost is None else RanksWithLoras(group_cost, adapters)
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,
@@ -75,6 +86,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        connector=connector,
     )
 
 
@@ -105,7 +117,7 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             hardware.gpu_memory_utilization,
             engine.block_size,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
-            drafter.weights,
+            drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
         )
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scenarios.assembly.unused_keys import verifies_drafts
+from scenarios.assembly.unused_keys import takes_ahead, verifies_drafts
 from scenarios.schema.around import HostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.cost.roofline import RooflineCostConfig
@@ -16,6 +16,7 @@ from simulator.named_class import split_class
 from simulator.policies import built_in_policies
 from simulator.request import Request
 from simulator.speculative.acceptance import Acceptance, DrawnAcceptance, RequestAcceptance, least_variance
+from simulator.speculative.ahead import check_server
 from simulator.speculative.presets import PRESETS, preset_of
 from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import CostModel
@@ -39,7 +40,7 @@ def drafts_of(scenario: Scenario) -> SpeculativeDecoding | None:
 
 
 def build_speculation(scenario: Scenario) -> Speculation | None:
-    """Build what a replica drafts with. Raises InputError for what vLLM would not start, or what is not known."""
+    """Build what a replica drafts with. Raises InputError for what the server would not start, or what is not known."""
     given = drafts_of(scenario)
     if given is None:
         return None
@@ -53,13 +54,21 @@ def build_speculation(scenario: Scenario) -> Speculation | None:
         raise scenario.error(f"{_KEY}.method", what, "method: eagle3, draft_model or ngram")
     try:
         config = given.config(max(model.num_nextn_predict_layers, 1))
-        config.check_engine(
-            max_num_batched_tokens=engine.parameter("max_num_batched_tokens", 1 << 30),
-            long_prefill_token_threshold=engine.parameter("long_prefill_token_threshold", 0) or 0,
-            block_size=engine.block_size,
-            caches_prefixes=engine.enable_prefix_caching,
-            async_scheduling=bool(engine.parameter("async_scheduling", False)),
-        )
+        if takes_ahead(engine.policy):
+            check_server(
+                config,
+                mixes=bool(engine.parameter("enable_mixed_chunk", False)),
+                max_num_seqs=engine.parameter("max_num_seqs", 1),
+                max_num_batched_tokens=engine.parameter("max_num_batched_tokens", 1 << 30),
+            )
+        else:
+            config.check_engine(
+                max_num_batched_tokens=engine.parameter("max_num_batched_tokens", 1 << 30),
+                long_prefill_token_threshold=engine.parameter("long_prefill_token_threshold", 0) or 0,
+                block_size=engine.block_size,
+                caches_prefixes=engine.enable_prefix_caching,
+                async_scheduling=bool(engine.parameter("async_scheduling", False)),
+            )
     except ValueError as error:
         raise scenario.error(_KEY, str(error), None) from None
     return Speculation(config, _acceptance(scenario, given), model.max_model_len)
@@ -143,10 +152,10 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
     model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
     own = given.resolve_draft_model()
     if own is not None:
-        return Drafter(_pass(scenario, own), is_parallel=given.parallel_drafting)
+        return Drafter(_pass(scenario, own), is_parallel=given.parallel_drafting, branches=given.eagle_topk)
     head = draft_head(model, given.method)
     joint = Joint.of(joined_parameters(model, given.method), head, gpu, ranks)
-    return Drafter(_roofline(scenario, head), joint)
+    return Drafter(_roofline(scenario, head), joint, branches=given.eagle_topk)
 
 
 def _pass(scenario: Scenario, own: Model) -> CostModel:

@@ -29,6 +29,11 @@ def verifies_drafts(policy: str) -> bool:
     return PolicyFeatures.of(policy_class(policy)).verifies_drafts
 
 
+def takes_ahead(policy: str) -> bool:
+    """Return whether the policy's requests own memory ahead of their drafts, as SGLang's do."""
+    return PolicyFeatures.of(policy_class(policy)).takes_ahead
+
+
 def drafts(config: Any) -> int:
     """Return the drafts of a step that `engine.speculative_config` asks for, as data or as read; 0 for none."""
     if isinstance(config, Mapping):

@@ -8,6 +8,7 @@ import numpy as np
 from scenarios.assembly.groups import groups_of
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.hints import did_you_mean
+from simulator.policies import policies_with
 from simulator.workload import Workload
 
 _FEW = 64  # chains of a closed loop's pool that tell one from another
@@ -31,6 +32,7 @@ def build_workload(scenario: Scenario) -> Workload:
                 hint = did_you_mean(name, workload.class_names)
                 raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
     _check_clients(scenario, workload)
+    _check_adapters(scenario, workload)
     predictor = scenario.workload.predictor
     if predictor is not None:
         from scenarios.assembly.predicted_lengths import predict
@@ -63,6 +65,23 @@ def _check_clients(scenario: Scenario, workload: Workload) -> None:
             if (patience_s := getattr(client, name)) <= late_s:
                 what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end adds {late_s:g} s"
                 raise scenario.error("front_end", what, "a longer timeout, or a nearer front end")
+
+
+def _check_adapters(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError for requests that ask for adapters where an engine takes none."""
+    key = "workload.trace.path"
+    if not isinstance(scenario.workload, TraceWorkload):
+        asks = [place for place, entry in enumerate(scenario.workload.classes or ()) if entry.lora is not None]
+        key = f"workload.classes.{asks[0]}.lora" if asks else ""
+    elif workload.lora is None or not any(workload.lora):
+        key = ""
+    for group in groups_of(scenario):
+        engine = group.scenario.engine
+        if key and engine.parameter("max_loras") is None:
+            if "max_loras" not in engine.takes():
+                able = ", ".join(policies_with("max_loras"))
+                raise scenario.error(key, f"the policy {engine.policy} serves no adapters", f"these do: {able}")
+            raise scenario.error(key, "the engine takes no adapters", "give engine.max_loras, as in max_loras: 4")
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:

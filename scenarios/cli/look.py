@@ -151,11 +151,18 @@ def kv(
             "--max-num-batched-tokens", metavar="N", min=1, help="Tokens of a step; they size the activations."
         ),
     ] = 2048,
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", metavar="N", min=1, help="The longest context of the server.")
+    ] = None,
+    prefix_caching: Annotated[
+        bool, typer.Option(help="Whether states of linear attention are kept for other requests.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Count the requests that fit into KV memory.
 
     Shows where the GPU's memory goes, the KV bytes of a token, the blocks, and the requests that fit at the same time.
+    Where a model's layers keep different things (all tokens, a window, a state), it shows the groups that vLLM makes.
     """
     from scenarios.runs.storage.run_folder import to_json
     from simulator.hardware.gpus import find_gpu
@@ -163,5 +170,7 @@ def kv(
     from simulator.hardware.model_config import named_model
 
     sizes = tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens
-    figures = kv_figures(MemorySettings(named_model(model), find_gpu(gpu), *sizes), context)
+    figures = kv_figures(
+        MemorySettings(named_model(model), find_gpu(gpu), *sizes), context, max_model_len, caches=prefix_caching
+    )
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)

@@ -34,6 +34,7 @@ def draw_requests(
     input_tokens, output_tokens, caps, priority = (np.zeros(count, dtype=np.int64) for _ in range(4))
     notes = []
     content: list[PromptContent | None] | None = None
+    loras: list[str | None] | None = None
     for index, entry in enumerate(classes):
         rows = np.flatnonzero(class_index == index)
         inputs = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
@@ -44,10 +45,17 @@ def draw_requests(
         priority[rows] = entry.priority
         if entry.prefix is not None:
             input_tokens[rows] += entry.prefix.tokens
-            groups = _groups(entry.prefix, stream(seed, entry.name, "prefix"), len(rows))
+            groups = _popular(entry.prefix.groups, entry.prefix.zipf, stream(seed, entry.name, "prefix"), len(rows))
             content = [None] * count if content is None else content
             for row, shared in zip(rows.tolist(), _contents(entry.prefix, entry.name, groups), strict=True):
                 content[row] = shared
+        if entry.lora is not None:
+            loras = [None] * count if loras is None else loras
+            name = entry.lora.name or entry.name
+            drawn_for = rows if drawn is None else rows[drawn.place[rows] == 0]
+            ranks = _popular(entry.lora.adapters, entry.lora.zipf, stream(seed, entry.name, "lora"), len(drawn_for))
+            for row, rank in zip(drawn_for.tolist(), ranks.tolist(), strict=True):
+                loras[row] = f"{name}-{rank + 1}"
         if cut:
             notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
     workload = Workload(
@@ -59,6 +67,9 @@ def draw_requests(
         class_index,
         class_names=tuple(entry.name for entry in classes),
         content=content,
+        lora=loras
+        if loras is None or drawn is None
+        else [loras[row] for row in (np.arange(count) - drawn.place).tolist()],
         notes=tuple(notes),
     )
     return workload if drawn is None else with_sessions(workload, drawn, classes, seed)
@@ -76,11 +87,11 @@ def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: i
     return np.minimum(output, cap), cap, cut
 
 
-def _groups(prefix: Prefix, rng: np.random.Generator, count: int) -> Ints:
-    """The text of each of `count` prompts, from 0, the most popular; text k has a weight of 1 / (k + 1)^zipf."""
-    if prefix.groups == 1:
+def _popular(choices: int, zipf: float, rng: np.random.Generator, count: int) -> Ints:
+    """Return `count` choices, from 0, the most popular; choice k has a weight of 1 / (k + 1)^zipf."""
+    if choices == 1:
         return np.zeros(count, dtype=np.int64)
-    popularity = np.cumsum(np.arange(1, prefix.groups + 1, dtype=np.float64) ** -prefix.zipf)
+    popularity = np.cumsum(np.arange(1, choices + 1, dtype=np.float64) ** -zipf)
     return np.searchsorted(popularity[:-1] / popularity[-1], rng.random(count), side="right")
 
 

@@ -68,6 +68,11 @@ class Engine(Strict):
         doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
     ] = None
 
+    max_lora_rank: Annotated[
+        Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None,
+        doc("rank of the adapters' slots, as vLLM's; null: 16 with `max_loras`"),
+    ] = None
+
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
@@ -107,9 +112,9 @@ class Engine(Strict):
 
 
 CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
-UNSAID = (*CAPS, "speculative_config")
+UNSAID = (*CAPS, "speculative_config", "max_lora_rank")
 """Keys that are null, and not written out, unless they are given."""
-ONLY_GIVEN = (*UNSAID, "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
+ONLY_GIVEN = (*UNSAID, "max_loras", "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
 """Keys that are not written out with their defaults."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)

@@ -63,7 +63,10 @@ Accepted = Annotated[
 
 
 class SpeculativeDecoding(Strict):
-    """A drafter, as vLLM's --speculative-config names it, and the acceptance of its drafts."""
+    """A drafter, as vLLM's --speculative-config names it, and the acceptance of its drafts.
+
+    `policy: sglang` takes it too: `num_speculative_tokens` is its --speculative-num-steps.
+    """
 
     method: Annotated[Method, doc("how drafts are proposed")]
     num_speculative_tokens: Annotated[Annotated[int, Field(ge=0, le=1000)], doc("drafts a step; 0: none")]
@@ -87,6 +90,13 @@ class SpeculativeDecoding(Strict):
     disable_lookahead_block_hashes: Annotated[bool, doc("EAGLE and MTP: hashes cover their block alone")] = False
     disable_eagle_block_drop: Annotated[bool, doc("EAGLE and MTP: keep the last block of a prefix hit")] = False
     model_runner: Annotated[Literal["v1", "v2"], doc("vLLM's model runner")] = "v2"
+    eagle_topk: Annotated[
+        Annotated[int, Field(ge=1, le=64)], doc("SGLang: branches that each step of its tree opens; 1: a chain")
+    ] = 1
+    num_draft_tokens: Annotated[
+        Annotated[int, Field(ge=2, le=1001)] | None,
+        doc("SGLang: tokens of its tree, the sampled one among them; null: those of the chain"),
+    ] = None
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
@@ -117,6 +127,8 @@ class SpeculativeDecoding(Strict):
             self.disable_lookahead_block_hashes,
             self.disable_eagle_block_drop,
             self.model_runner,
+            self.eagle_topk,
+            self.num_draft_tokens,
         )
 
     def resolve_draft_model(self) -> Any:

@@ -24,6 +24,7 @@ from scenarios.schema.arrival import MeanRate, Rate
 from scenarios.schema.arrivals import AnyArrival, ArrivalConfig, ClosedLoop
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.lengths import Fixed, Length, LengthConfig
+from scenarios.schema.lora import LoraConfig
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.prefix import Prefix
 from scenarios.schema.presets import PRESETS, PresetName
@@ -60,6 +61,7 @@ class ClassConfig(Strict):
     prefix: Annotated[Prefix | None, doc("text at the start of each prompt that other prompts share; null: none")] = (
         None
     )
+    lora: Annotated[LoraConfig | None, doc("adapters that its requests ask for; null: the model itself")] = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
     session: Annotated[
@@ -97,6 +99,7 @@ class PresetClass(Strict):
     prefix: Annotated[Prefix | None, doc("text at the start of each prompt that other prompts share; null: none")] = (
         None
     )
+    lora: Annotated[LoraConfig | None, doc("adapters that its requests ask for; null: the model itself")] = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
     session: Annotated[

@@ -22,7 +22,7 @@ Part = Mapping[str, Sequence[Any]]
 
 _ORDER = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
 _LISTS = {"block_hashes", "accepted_drafts"}
-_NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id")
+_NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id", "lora")
 _GZIP_LEVEL = 6  # the highest takes three times as long for 2 % less
 
 
@@ -115,6 +115,8 @@ def _part(workload: Workload) -> Part:
         columns["data_parallel_rank"] = [n if n >= 0 else None for n in workload.data_parallel_rank.tolist()]
     if workload.patience_s is not None:
         columns["patience_s"] = [s if s == s else None for s in workload.patience_s.tolist()]
+    if workload.lora is not None:
+        columns["lora"] = workload.lora
     if workload.accepted_drafts is not None:
         columns["accepted_drafts"] = workload.accepted_drafts
     if workload.content is not None:

@@ -84,7 +84,7 @@ def _workload(
     predicted = extra.get("predicted_output_tokens")
     deadline, patience = extra.get("deadline_s"), extra.get("patience_s")
     ranks = extra.get("data_parallel_rank")
-    drafts = extra.get("accepted_drafts")
+    drafts, loras = extra.get("accepted_drafts"), extra.get("lora")
     zero = zero_of(columns.in_ns, min(columns.arrival), options)
     return Workload(
         arrival_s=arranged.arrival,
@@ -100,6 +100,7 @@ def _workload(
         deadline_s=None if deadline is None else _floats(deadline, np.nan)[order],
         data_parallel_rank=None if ranks is None else _integers(ranks, -1, count)[order],
         content=None if content is None or not any(content.rows) else _contents(content.rows, arranged, extra),
+        lora=None if loras is None else [loras[place] for place in places],
         accepted_drafts=None if drafts is None else [drafts[place] for place in places],
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],

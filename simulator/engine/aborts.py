@@ -112,6 +112,8 @@ class Aborts:
         elif status is LEAVING:
             state.num_leaving -= 1
         del state.running[live]
+        if state.adapters is not None:
+            state.adapters.left(live)
         if state.traits.keeps_finished:
             if status is DECODING:
                 state.batch.pad(live)

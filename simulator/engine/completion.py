@@ -135,6 +135,8 @@ class Completion:
             if live.status is FINISHED:
                 continue  # with its prompt, which entered the radix tree before others did
             del state.running[live]
+            if state.adapters is not None:
+                state.adapters.left(live)
             if self._keeps_finished:
                 self._hold(live, end_s)
                 continue
@@ -184,6 +186,8 @@ class Completion:
             self._end_late(live, end_s)
             return
         del state.running[live]
+        if state.adapters is not None:
+            state.adapters.left(live)
         if live.status is LEAVING:
             state.num_leaving -= 1
         elif live.paused:

@@ -60,6 +60,8 @@ class DecisionLog:
         }
         if (held := getattr(plan.note, "held", None)) is not None:
             self._decided["held"] = held
+        if state.adapters is not None:
+            self._decided["adapters"] = sorted(state.adapters.running)
         if self.tells_dummies:
             self._decided["dummy"] = not step.shape.tokens
         if step.preempted_before:

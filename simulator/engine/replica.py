@@ -241,6 +241,7 @@ class Replica:
         else:
             shape = decodes(decode_seqs, context, contexts)
             tokens = decode_seqs
+        shape = shape if state.adapters is None else state.adapters.counted(shape, prefill)
         if tokens > self._budget:
             raise self._over_budget(tokens)
         if self._overlaps:

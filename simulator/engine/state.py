@@ -4,14 +4,15 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 """
 
 import sys
-from collections import deque
 from collections.abc import Collection, Iterable
 from math import nan
 from typing import Final
 
 from simulator.division import cdiv
+from simulator.engine.adapters import Adapters
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
+from simulator.engine.late_frees import LateFrees
 from simulator.engine.queue_prefixes import QueuePrefixes
 from simulator.engine.taken_back import take_back
 from simulator.engine.unseen import Unseen
@@ -41,33 +42,6 @@ from simulator.request_state import (
 from simulator.results.replica_recorder import ReplicaRecorder
 
 _WITH_A_PROMPT: Final = (WAITING, PREFILLING)
-
-
-class LateFrees:
-    """Blocks of finished requests that come free `plans` plans after the next one; `num_blocks` in all."""
-
-    __slots__ = ("_due", "num_blocks")
-
-    def __init__(self, plans: int) -> None:
-        self._due: deque[list[tuple[int, int]]] = deque([[] for _ in range(plans + 1)])
-        self.num_blocks = 0
-
-    @property
-    def ahead(self) -> tuple[int, ...]:
-        """See `View.late_blocks`."""
-        return tuple([sum([blocks for _, blocks in freed]) for freed in list(self._due)[:-1]])
-
-    def put_off(self, row: int, num_blocks: int) -> None:
-        """A request has finished, whose blocks come free later."""
-        self._due[-1].append((row, num_blocks))
-        self.num_blocks += num_blocks
-
-    def next_plan(self, blocks: KVBlocks) -> None:
-        """A plan is made: free what is due with it."""
-        for row, num_blocks in self._due.popleft():
-            blocks.free(row, num_blocks)
-            self.num_blocks -= num_blocks
-        self._due.append([])
 
 
 class ReplicaState:
@@ -108,6 +82,7 @@ class ReplicaState:
         self.prefilling: dict[RequestState, None] = {}
         self.paused: tuple[RequestState, ...] = ()
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
+        self.adapters = None if self.traits.max_loras is None else Adapters(self.traits.max_loras)
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
@@ -173,6 +148,8 @@ class ReplicaState:
         else:
             self.batch.leave(live)
         del self.running[live]
+        if self.adapters is not None:
+            self.adapters.left(live)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
@@ -290,7 +267,8 @@ class ReplicaState:
         live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
             return live, live.num_blocks
-        self._enter(live, now_s)
+        self.waiting.remove(live)
+        self.admit(live, now_s)
         owned = 0 if self.cache is None else self._take_hits(live, self.cache)
         if reserve or padding or self._keeps_finished:
             self._grant(live, reserve, padding)
@@ -324,8 +302,8 @@ class ReplicaState:
         """The waiting request behind a view."""
         return self._live(view, (WAITING,))
 
-    def _enter(self, live: RequestState, now_s: float) -> None:
-        self.waiting.remove(live)
+    def admit(self, live: RequestState, now_s: float) -> None:
+        """Let a request that has left the queue compute its prompt."""
         self._admit(live)
         live.status = PREFILLING
         self.prefilling[live] = None
@@ -373,6 +351,9 @@ class ReplicaState:
         live.place = self._num_placed
         live.admission = self.num_admitted
         self.running[live] = None
+        if self.adapters is not None and not self.adapters.entered(live):
+            adapters = self.adapters
+            raise self.broken(f"uses {len(adapters.running)} adapters; max_loras is {adapters.max_loras}")
         if len(self.running) + len(self.held) > self._max_num_seqs:
             self._check_slots()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 from simulator.division import cdiv
@@ -30,13 +30,14 @@ class ReplicaView:
         "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
         "decoding_last_first", "drafting", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
         "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits",
-        "prefix_matches", "recompute_s", "running", "step_tokens", "swap_s", "waiting",
+        "prefix_matches", "recompute_s", "running", "running_loras", "step_tokens", "swap_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
         self.waiting = cast("WaitingView", state.waiting)
         self.running = cast("BatchView", state.running.keys())
         self.prefilling = cast("BatchView", state.prefilling.keys())
+        self.running_loras: Mapping[str, int] = {} if state.adapters is None else state.adapters.running
         self.block_size = state.decode_clock.block_size
         self.num_blocks = state.blocks.num_blocks
         self.caches_prefixes = state.cache is not None

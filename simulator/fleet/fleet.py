@@ -8,16 +8,22 @@ from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.loop import ConnectedLoop
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
+from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.speculative.ahead_replica import AheadReplica
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
+from simulator.plan import Policy, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -83,6 +89,10 @@ class Fleet:
         if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
             what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
             raise InputError(what, hint="prefill_schedule_interval: 1")
+        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        if state.adapters is not None and any(other is not None for other in others):
+            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -115,7 +125,13 @@ class Fleet:
         if group.speculation is not None:
             if group.role != "both":
                 raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-            make = partial(SpeculativeReplica, group.speculation)
+            make = partial(_speculative, group)
+        if group.connector is not None:
+            _check_connector(group)
+            make = partial(ConnectedReplica, group.connector)
+        if group.pipeline is not None:
+            _check_pipeline(group)
+            make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
                 index,
@@ -143,12 +159,52 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
-            if replica.late is None:
+            if isinstance(replica, PipelinedReplica):
+                loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif isinstance(replica, ConnectedReplica):
+                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
+            elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
                 loop = AsyncLoop(clock, replica, replica.late, fast_forward=self._fast_forward)
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
+
+
+def _speculative(of: ReplicaGroup, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any) -> Replica:
+    """A replica that drafts, as its policy takes memory for it."""
+    assert of.speculation is not None
+    takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
+    if takes_ahead and of.group_cost is not None:
+        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    make = AheadReplica if takes_ahead else SpeculativeReplica
+    return make(of.speculation, index, clock, policy, *others, **options)
+
+
+def _check_pipeline(group: ReplicaGroup) -> None:
+    """Raise InputError for what a pipeline is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="hardware.pipeline_parallel: 1")
+
+
+def _check_connector(group: ReplicaGroup) -> None:
+    """Raise InputError for what a KV connector is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "a pipeline": group.pipeline is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "autoscaling": group.autoscaling is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="no hardware.kv_offload")

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from simulator.engine.admission import NO_CAPS, QueueCaps
+from simulator.engine.connector.replica import MakeConnector
 from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor, Predicted
+from simulator.timing.pipeline_cost import PipelineCost
 
 Role = Literal["both", "prefill", "decode"]
 
@@ -39,7 +41,8 @@ class ReplicaGroup:
     and its server one beyond `queue_caps`: each replica is a server, unless the router makes one of all.
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
-    With `speculation` each decodes speculatively.
+    With `speculation` each decodes speculatively; with `pipeline`, which is then the cost, each has its stages; with
+    `connector`, which makes it, each has a KV connector.
     """
 
     make_policy: Callable[[], Policy]
@@ -59,6 +62,8 @@ class ReplicaGroup:
     role: Role = "both"
     block_bytes: int = 0
     speculation: Speculation | None = None
+    connector: MakeConnector | None = None
+    pipeline: PipelineCost | None = None
 
     @property
     def usable_blocks(self) -> int:
@@ -69,7 +74,8 @@ class ReplicaGroup:
         """Returns what makes each executor. ValueError where there is neither a cost model nor an executor."""
         if self.make_executor is not None:
             return self.make_executor
-        if self.cost is None:
+        cost = self.cost if self.pipeline is None else self.pipeline
+        if cost is None:
             raise ValueError("simulate needs a cost model or an executor")
-        executor = Predicted(self.cost, self.swap_s_per_block, swap_overlap=self.swap_overlap)
+        executor = Predicted(cost, self.swap_s_per_block, swap_overlap=self.swap_overlap)
         return lambda: executor  # Predicted has no state: one serves all

@@ -7,12 +7,14 @@ all per GPU. A real server measures activations and other at start-up; here they
 server's own count is known, give it as `num_gpu_blocks`: an error of the estimate shows in the queueing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
+from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
+from simulator.hardware.layer_types import GATED_DELTA, GATED_DELTA_CHECKPOINT, layer_caches
 from simulator.hardware.models import Model
 
 GIB = 2**30
@@ -32,6 +34,9 @@ up) reserve a few tenths of a GiB more."""
 BYTES_PER_LOGIT = 30
 """Live bytes for one logit when the sampler is at its peak, in top-p's sort: bf16 2, float32 4, the sorted float32 4
 with their int64 indices 8, and the sort's scratch 12."""
+
+CHECKPOINTING_GPUS = ("h100", "h200", "gh200", "h20", "b200", "b300", "gb200", "gb300", "rtx-pro-6000", "rtx-5090")
+"""GPUs whose kernel of gated delta nets can save a state inside a chunk (vLLM 0.33, qwen_gdn_linear_attn.py:246)."""
 
 TABLE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
@@ -94,8 +99,9 @@ def activation_bytes(model: Model, tensor_parallel: int, max_num_batched_tokens:
 class MemorySettings:
     """A model on `tensor_parallel` GPUs, and a server's settings that decide how much KV cache fits beside it.
 
-    A drafter's weights and KV, in bytes on each GPU, lie beside the model's. InputError for a value out of range; where
-    `tensor_parallel` does not fit the model's heads, once memory is asked for.
+    A drafter's weights and KV, in bytes on each GPU, lie beside the model's; adapters count with those weights.
+    InputError for a value out of range; where `tensor_parallel` does not fit the model's heads, once memory is asked
+    for.
     """
 
     model: Model
@@ -151,6 +157,37 @@ class MemorySettings:
         host_blocks = int(swap_space_gib * GIB) // bytes_per_block
         return KVCache(num_gpu_blocks, self.block_size, host_blocks, bytes_per_block)
 
+    def plan(
+        self,
+        max_model_len: int | None = None,
+        *,
+        enable_prefix_caching: bool = True,
+        batches_in_flight: int = 2,
+        num_gpu_blocks: int | None = None,
+        prefix_match_unit: int | None = None,
+        disable_hybrid_kv_cache_manager: bool = False,
+    ) -> KVPlan:
+        """The KV groups of one replica, as vLLM's planning has them for these bytes; see `KVSettings`.
+
+        InputError where the model does not fit, or no request of its longest context (`max_model_len`).
+        """
+        model = self.model
+        saves = GATED_DELTA in model.layer_types and self.gpu.name in CHECKPOINTING_GPUS
+        settings = KVSettings(
+            max_model_len or model.max_model_len,
+            self.block_size,
+            self.max_num_batched_tokens,
+            batches_in_flight,
+            enable_prefix_caching,
+            prefix_match_unit,
+            disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
+            state_alignment=GATED_DELTA_CHECKPOINT if saves else None,
+        )
+        kv = self.budget().kv
+        if num_gpu_blocks is None and kv <= 0:
+            raise self._does_not_fit()
+        return plan_kv(layer_caches(model, self.tensor_parallel), [kv], settings, num_gpu_blocks=num_gpu_blocks)
+
     def _does_not_fit(self) -> InputError:
         """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""
         model, gpu, split = self.model, self.gpu, self.budget()
@@ -183,22 +220,41 @@ def how_many_fit(kv: KVCache, context_tokens: int) -> int:
     return kv.usable // -(-context_tokens // kv.block_size)
 
 
-def kv_figures(of: MemorySettings, context_tokens: int | None = None) -> dict[str, Any]:
+def kv_figures(
+    of: MemorySettings, context_tokens: int | None = None, max_model_len: int | None = None, *, caches: bool = True
+) -> dict[str, Any]:
     """The figures of `batchlab kv`. Bytes and GiB are per GPU; `requests_that_fit` maps a context length to a count.
 
-    Without `context_tokens`, requests are counted for powers of two up to the model's longest context. InputError as
-    `MemorySettings.kv_cache`, and for a context that the model does not have.
+    Without `context_tokens`, requests are counted for powers of two up to the model's longest context. Of a model whose
+    layers keep different things, `kv_groups` says what, and `kv_tokens` and `max_concurrency` are what vLLM logs for
+    requests of `max_model_len` tokens; `caches` prefixes or not. InputError as `MemorySettings.kv_cache` or `plan`, and
+    for a context that the model does not have.
     """
     model = of.model
-    if context_tokens is not None and context_tokens > model.max_model_len:
-        raise InputError(
-            f"context {context_tokens} is longer than {model.name} can read",
-            hint=f"max_model_len is {model.max_model_len} tokens",
-        )
-    kv, split = of.kv_cache(), of.budget()
-    contexts = [c for c in TABLE_CONTEXTS if c <= model.max_model_len] or [model.max_model_len]
+    longest = max_model_len or model.max_model_len
+    for name, asked in (("context", context_tokens), ("max_model_len", max_model_len)):
+        if asked is not None and asked > model.max_model_len:
+            raise InputError(
+                f"{name} {asked} is longer than {model.name} can read",
+                hint=f"max_model_len is {model.max_model_len} tokens",
+            )
+    split = of.budget()
+    contexts = [c for c in TABLE_CONTEXTS if c <= longest] or [longest]
     if context_tokens is not None:
         contexts = [context_tokens]
+    if model.has_kv_groups:
+        plan = of.plan(max_model_len, enable_prefix_caching=caches)
+        cache = _planned_figures(plan, contexts)
+    else:
+        kv = of.kv_cache()
+        cache = {
+            "kv_gib": kv.num_gpu_blocks * kv.bytes_per_block / GIB,
+            "kv_bytes_per_token": model.kv_bytes_per_token(of.tensor_parallel),
+            "block_size": of.block_size,
+            "num_gpu_blocks": kv.num_gpu_blocks,
+            "kv_tokens": kv.tokens,
+            "requests_that_fit": {context: how_many_fit(kv, context) for context in contexts},
+        }
     return {
         "model": model.name,
         "gpu": of.gpu.name,
@@ -211,12 +267,31 @@ def kv_figures(of: MemorySettings, context_tokens: int | None = None) -> dict[st
         "weights_gib": split.weights / GIB,
         "activations_gib": split.activations / GIB,
         "other_gib": split.other / GIB,
-        "kv_gib": kv.num_gpu_blocks * kv.bytes_per_block / GIB,
-        "kv_bytes_per_token": model.kv_bytes_per_token(of.tensor_parallel),
-        "block_size": of.block_size,
-        "num_gpu_blocks": kv.num_gpu_blocks,
-        "kv_tokens": kv.tokens,
-        "requests_that_fit": {context: how_many_fit(kv, context) for context in contexts},
+        **cache,
+    }
+
+
+def _planned_figures(plan: KVPlan, contexts: Sequence[int]) -> dict[str, Any]:
+    """The figures of a cache with several groups. `kv_bytes_per_token` are those of the layers that keep all tokens."""
+    kept = [group.page_bytes / group.cache.block_size for group in plan.groups if group.cache.kind == "full"]
+    return {
+        "kv_gib": plan.num_blocks * plan.bytes_per_block[0] / GIB,
+        "kv_bytes_per_token": round(sum(kept)),
+        "block_size": plan.block_size,
+        "num_gpu_blocks": plan.num_blocks,
+        "kv_tokens": plan.capacity_tokens,
+        "max_concurrency": plan.max_concurrency,
+        "max_model_len": plan.settings.max_model_len,
+        "kv_groups": [
+            {
+                "kind": group.cache.kind,
+                "layers": len(group.layers),
+                "block_size": group.cache.block_size,
+                "window": group.cache.window or group.cache.chunk or None,
+            }
+            for group in plan.groups
+        ],
+        "requests_that_fit": {context: (plan.num_blocks - 1) // plan.blocks_of(context) for context in contexts},
     }
 
 
@@ -238,6 +313,15 @@ def kv_table(figures: Mapping[str, Any]) -> str:
         (f"blocks of {figures['block_size']}", f"{figures['num_gpu_blocks']:,}", ""),
         ("tokens", f"{figures['kv_tokens']:,}", ""),
     ]
+    alike: dict[tuple[str, int], list[int]] = {}
+    for group in figures.get("kv_groups", ()):
+        span = f" of {group['window']:,}" if group["window"] else ""
+        alike.setdefault((f"{group['kind']}{span}", group["block_size"]), []).append(group["layers"])
+    for (name, size), layers in alike.items():
+        tables = f", {len(layers)} groups" if len(layers) > 1 else ""
+        rows.append((name, f"{sum(layers)}", f"layers in blocks of {size:,}{tables}"))
+    if "kv_groups" in figures:
+        rows.append(("concurrency", f"{figures['max_concurrency']:.2f}", f"x {figures['max_model_len']:,} tokens"))
     lines = [f"{figures['model']} on {gpus}: {figures['parameters'] / 1e9:.2f} billion parameters", "", "per GPU"]
     lines += [f"  {name:<18}{value:>12} {unit}".rstrip() for name, value, unit in rows]
     lines += ["", "requests that fit at the same time", f"  {'context':>12} {'requests':>12}"]

@@ -15,6 +15,8 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
+from simulator.hardware.hybrid_configs import HYBRIDS, hybrid_fields, kinds_of_layers, language_part
+from simulator.hardware.layer_types import FULL, GATED_DELTA, WINDOW, repeated
 from simulator.hardware.models import MODELS, REQUIRED, Model, custom_model, find_model
 from simulator.hardware.quantization import PLAIN, experts_apart, precision_of
 
@@ -61,13 +63,16 @@ _DEEPSEEK = {
 class _Family:
     """One `model_type`: where its dimensions stand, what all of its models have, and what none may have.
 
-    `only` are fields that must be absent or have this value. With `windows` some layers see a window and others all.
+    `only` are fields that must be absent or have this value. With a `pattern` it has layers of several kinds, these
+    unless the file says others. `defaults` are those of fields that the file may leave out.
     """
 
     names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
     constants: Mapping[str, object] = field(default_factory=dict)
     only: Mapping[str, object] = field(default_factory=dict)
-    windows: bool = False
+    pattern: str = ""
+    interval: str = ""
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
 
 _PLAIN = {"attention_bias": False, "mlp_bias": False}
@@ -96,11 +101,12 @@ _FAMILIES: Mapping[str, _Family] = {
         },
         {"qkv_bias": True},
         {"attention_bias": True},
-        windows=True,
+        pattern="W*",
     ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "kimi_k2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
+    **{kind: _Family(**{**said, "names": {**_NAMES, **said["names"]}}) for kind, said in HYBRIDS.items()},
 }
 _REFUSED = {
     "text_config": "several modalities",
@@ -108,7 +114,7 @@ _REFUSED = {
     "ssm_cfg": "state-space layers",
     "state_size": "state-space layers",
     "mamba_d_state": "state-space layers",
-    "linear_num_value_heads": "linear attention",
+    "linear_value_heads": "linear attention",
     "is_encoder_decoder": "an encoder",
     "index_topk": "sparse attention",
 }
@@ -149,8 +155,10 @@ def read_model_config(path: Path) -> Model:
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> Model:
-    """Read a model from the content of a config.json."""
+    """Read a model from the content of a config.json; of a hybrid one with images, its language model."""
+    config = language_part(config)
     family = _family(config)
+    config = {**family.defaults, **config}
     _refuse(config, family)
     values: dict[str, object] = {"name": name, **family.constants}
     for dimension, key in family.names.items():
@@ -170,7 +178,7 @@ def _family(config: Mapping[str, Any]) -> _Family:
     if not isinstance(kind, str):
         raise InputError("config.json: no model_type", hint=f"understood: {', '.join(_FAMILIES)}")
     for key, sign in _REFUSED.items():
-        if config.get(key):
+        if config.get(key) and not (kind in HYBRIDS and sign == "linear attention"):
             hint = _language_model(config) if sign == "several modalities" else None
             raise InputError(f"config.json: {key} means {sign}, which is not simulated", hint=hint)
     try:
@@ -202,7 +210,7 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     dtype = config.get("torch_dtype", config.get("dtype"))
     if dtype is not None and dtype not in _DTYPES:
         raise InputError(f"config.json: torch_dtype {dtype!r} is not understood", hint=f"allowed: {', '.join(_DTYPES)}")
-    if family.windows:
+    if family.pattern:
         return
     window, longest = config.get("sliding_window"), config.get("max_position_embeddings")
     if window is not None and config.get("use_sliding_window", True) and not _covers(window, longest):
@@ -224,8 +232,8 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     """Dimensions that follow from others, and the widths of numbers."""
     apart = experts_apart(config) if values.get("experts") else None
     found = {**PLAIN, "expert_dtype": apart} if apart else precision_of(config)
-    if family.windows:
-        found["full_attention_layers"] = _full_layers(config, values.get("layers"))
+    if family.pattern:
+        found |= _kinds(config, family, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
     if "kv_heads" not in values and heads is not None:
         found["kv_heads"] = heads
@@ -239,20 +247,23 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
             found |= {"dense_layers": 0, "dense_intermediate": 0}
     longest = values.get("max_model_len")
     if isinstance(longest, int):
-        found["max_model_len"] = _longest(config, longest)
+        # Gemma 3 states the context after its scaling, as vLLM knows (config/model.py, `_get_and_verify_max_len`).
+        found["max_model_len"] = longest if config["model_type"] == "gemma3_text" else _longest(config, longest)
     return found
 
 
-def _full_layers(config: Mapping[str, Any], layers: object) -> int:
-    """Layers without a window; where the file does not say, every other one, as GptOssConfig has it."""
-    kinds = config.get("layer_types")
-    if kinds is None:
-        return layers // 2 if isinstance(layers, int) else 0
-    for kind in kinds:
-        if kind not in ("sliding_attention", "full_attention"):
-            hint = "sliding_attention, full_attention"
-            raise InputError(f"config.json: layer_types has {kind!r}, which is not simulated", hint=hint)
-    return sum(kind == "full_attention" for kind in kinds)
+def _kinds(config: Mapping[str, Any], family: _Family, layers: object) -> dict[str, object]:
+    """The kinds of layers; where the file does not say, those that transformers' class has."""
+    pattern = kinds_of_layers(config, family.pattern, family.interval)
+    found: dict[str, object] = {"layer_types": pattern}
+    if isinstance(layers, int) and layers > 0:
+        letters = repeated(pattern, layers)
+        if WINDOW in letters:
+            found["full_attention_layers"] = letters.count(FULL)
+        if GATED_DELTA in letters:
+            found["linear_layers"] = letters.count(GATED_DELTA)
+    kind = config["model_type"]
+    return found | (hybrid_fields(config, kind, pattern) if kind in HYBRIDS else {})
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

@@ -1,246 +1,21 @@
-"""Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache.
+"""The built-in models, and models from a user's mapping of dimensions.
 
 Dimensions are those of each model's published `config.json`. The derived parameter counts are tested against those
 that the makers state.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
-from typing import Annotated, Any, Literal
-
-from annotated_types import Unit, doc
+from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
+from simulator.hardware.layer_types import check_layer_types
+from simulator.hardware.model import EXPERT_BYTES, Model
 
-EXPERT_BYTES: Mapping[str, float] = {
-    "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
-    "mxfp4": 0.5 + 1 / 32, "mxfp4_mxfp8": 0.5 + 1 / 32,
-}  # fmt: skip
-"""Bytes of a weight with its scales: int4 one of 2 bytes for 128 values, nvfp4 one of a byte for 16, mxfp4 for 32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A decoder-only transformer by its dimensions.
-
-    With `kv_lora_rank` > 0 (multi-head latent attention) the cache holds one latent of that width and one rope key of
-    `rope_head_dim` a token, whatever the number of heads.
-    """
-
-    name: Annotated[str, doc("name in reports")]
-    layers: Annotated[int, doc("transformer layers")]
-    hidden: Annotated[int, doc("width of the residual stream")]
-    intermediate: Annotated[int, doc("width of the feed-forward, or of one expert")]
-    heads: Annotated[int, doc("query heads")]
-    kv_heads: Annotated[int, doc("key and value heads")]
-    head_dim: Annotated[int, doc("width of a head; default: hidden / heads")]
-    vocab: Annotated[int, doc("rows of the embedding table")]
-    max_model_len: Annotated[int, doc("longest context"), Unit("tokens")]
-    experts: Annotated[int, doc("routed experts of a layer; 0: a dense model")] = 0
-    active_experts: Annotated[int, doc("routed experts that a token uses")] = 0
-    shared_experts: Annotated[int, doc("experts that every token uses")] = 0
-    dense_layers: Annotated[int, doc("leading layers with a plain feed-forward instead of experts")] = 0
-    dense_intermediate: Annotated[int, doc("width of the feed-forward in those layers")] = 0
-    q_lora_rank: Annotated[int, doc("width of the query's bottleneck (multi-head latent attention)")] = 0
-    kv_lora_rank: Annotated[int, doc("width of the cached latent; above 0: multi-head latent attention")] = 0
-    rope_head_dim: Annotated[int, doc("width of the cached rope key (multi-head latent attention)")] = 0
-    tie_embeddings: Annotated[bool, doc("input and output embeddings are one table")] = False
-    qkv_bias: Annotated[bool, doc("query, key and value projections have biases")] = False
-    qk_norm: Annotated[bool, doc("queries and keys are normalised, with a weight for each of head_dim")] = False
-    qk_norm_whole: Annotated[
-        bool, doc("that norm is over all heads at once, whose GPUs add up its squares (MiniMax)")
-    ] = False
-    gated_mlp: Annotated[bool, doc("three feed-forward matrices (SwiGLU), otherwise two")] = True
-    biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
-    positions: Annotated[int, doc("rows of a learned position table")] = 0
-    dtype_bytes: Annotated[
-        float,
-        doc("bytes of a weight: 1, 2, 4, or a fraction with the scales of quantised ones; embeddings have at least 2"),
-    ] = 2
-    kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
-    matmul_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp8_block", "nvfp4", "fp4"],
-        doc("precision of products; auto: fp8 where a weight is a byte, else bf16; nvfp4 (or fp4): 0.5625 bytes"),
-    ] = "auto"
-    sliding_window: Annotated[
-        int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all tokens in any case")
-    ] = 0
-    full_attention_layers: Annotated[int, doc("layers without that window")] = 0
-    expert_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
-        doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
-    ] = "auto"
-    index_topk: Annotated[int, doc("keys that a query attends to, chosen by an indexer (sparse attention); 0: all")] = 0
-    attention_gate: Annotated[bool, doc("attention's output is multiplied by a gate, projected with the queries")] = (
-        False
-    )
-    linear_layers: Annotated[int, doc("layers with linear attention (gated delta net), which keep a state")] = 0
-    linear_key_heads: Annotated[int, doc("key heads of linear attention")] = 0
-    linear_value_heads: Annotated[int, doc("value heads of linear attention")] = 0
-    linear_head_dim: Annotated[int, doc("width of a head of linear attention")] = 128
-    num_nextn_predict_layers: Annotated[
-        int, doc("layers for multi-token prediction (MTP), which take part in speculative decoding alone")
-    ] = 0
-
-    @property
-    def embedding_bytes(self) -> float:
-        """Bytes of a weight of the embedding tables, the head among them: quantisers leave these in 16 bits.
-
-        In vLLM `Fp8Config` and ModelOpt's apply to linear layers alone, and published files list `lm_head` as ignored.
-        """
-        return max(self.dtype_bytes, 2)
-
-    @property
-    def expert_bytes(self) -> float:
-        """Bytes of a weight of a routed expert, scales included."""
-        return self.dtype_bytes if self.expert_dtype == "auto" else EXPERT_BYTES[self.expert_dtype]
-
-    @property
-    def multiplied_in(self) -> str:
-        """The precision of matrix products: weights of other widths than a byte are widened to bf16 unless told."""
-        if self.matmul_dtype == "fp4":
-            return "nvfp4"
-        if self.matmul_dtype != "auto":
-            return self.matmul_dtype
-        return "fp8" if self.dtype_bytes == 1 else "bf16"
-
-    @property
-    def experts_multiplied_in(self) -> str:
-        """The precision of routed experts' products: 4-bit weights beside bf16 tokens are widened on the way."""
-        if self.expert_dtype == "auto":
-            return self.multiplied_in
-        return {"int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(
-            self.expert_dtype, self.expert_dtype
-        )
-
-    @property
-    def windowed_layers(self) -> int:
-        """Layers whose queries see a window of the context."""
-        return self.layers - self.full_attention_layers if self.sliding_window else 0
-
-    @property
-    def num_parameters(self) -> int:
-        """All parameters, embeddings included (tied ones once)."""
-        return self._parameters(self.experts, 1, self.kv_heads, embeddings=1 if self.tie_embeddings else 2)
-
-    @property
-    def active_parameters(self) -> int:
-        """The parameters that one token uses: those of `active_experts` instead of all experts; embeddings as above."""
-        return self._parameters(self.active_experts, 1, self.kv_heads, embeddings=1 if self.tie_embeddings else 2)
-
-    @property
-    def moe_layers(self) -> int:
-        """Layers whose feed-forward is made of experts."""
-        return self.layers - self.dense_layers if self.experts else 0
-
-    @property
-    def expert_parameters(self) -> int:
-        """Parameters of one expert of one layer."""
-        return self._mlp(self.intermediate, 1)
-
-    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
-        """Bytes of KV cache of a token on each GPU: keys and values of all layers, for the rank's own heads.
-
-        A rank holds at least one KV head: beyond `kv_heads` GPUs the cache is replicated. A latent cache is never
-        divided. Raises InputError where `tensor_parallel` does not fit the heads.
-        """
-        local = self.local_kv_heads(tensor_parallel)
-        width = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * local * self.head_dim
-        return (self.layers - self.linear_layers) * width * self.kv_dtype_bytes
-
-    def weight_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of weights on each GPU: matrices are divided; norms, routers, positions, replicated KV heads not.
-
-        A fraction of a GPU (an uneven vocabulary) counts as the larger part. Raises InputError as above.
-        """
-        local = self.local_kv_heads(tensor_parallel)
-        routed = self.moe_layers * self.experts * self._mlp(self.intermediate, tensor_parallel)
-        rest = self._parameters(self.experts, tensor_parallel, local, embeddings=0) - routed
-        tables = (1 if self.tie_embeddings else 2) * self.table_parameters(tensor_parallel)
-        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes + tables * self.embedding_bytes)
-
-    def layer_parameters(self, tensor_parallel: int = 1) -> int:
-        """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
-        return self._parameters(0, tensor_parallel, self.local_kv_heads(tensor_parallel), embeddings=0)
-
-    def table_parameters(self, tensor_parallel: int = 1) -> int:
-        """Parameters of one embedding table on each GPU; the head is as large."""
-        return -(-self.vocab // tensor_parallel) * self.hidden
-
-    def local_kv_heads(self, tensor_parallel: int) -> int:
-        """KV heads on each of `tensor_parallel` GPUs; InputError where the heads cannot be divided, as in vLLM."""
-        if tensor_parallel < 1 or self.heads % tensor_parallel:
-            raise self._cannot_split(tensor_parallel, f"its {self.heads} attention heads")
-        if self.kv_lora_rank:
-            return self.kv_heads
-        if self.kv_heads % tensor_parallel and tensor_parallel % self.kv_heads:
-            raise self._cannot_split(tensor_parallel, f"its {self.kv_heads} KV heads")
-        return max(1, self.kv_heads // tensor_parallel)
-
-    def tensor_parallel_choices(self) -> list[int]:
-        """The sizes that `local_kv_heads` accepts, ascending."""
-        return [
-            n
-            for n in range(1, self.heads + 1)
-            if self.heads % n == 0 and (self.kv_lora_rank or self.kv_heads % n == 0 or n % self.kv_heads == 0)
-        ]
-
-    def _cannot_split(self, tensor_parallel: int, what: str) -> InputError:
-        allowed = ", ".join(str(n) for n in self.tensor_parallel_choices())
-        return InputError(
-            f"tensor_parallel {tensor_parallel} does not divide {what} ({self.name})", hint=f"allowed: {allowed}"
-        )
-
-    # ------------------------------------------------------------------------------------------------------- counting
-
-    def _parameters(self, experts: int, ranks: int, kv_heads: int, embeddings: int) -> int:
-        """Parameters on each of `ranks` GPUs, for so many routed experts, KV heads of a rank, embedding tables."""
-        norm = self.hidden * (2 if self.biases else 1)
-        layer = self._attention(ranks, kv_heads) + 2 * norm
-        routed = self._mlp(self.intermediate, ranks)
-        if self.experts:
-            router = self.hidden * self.experts
-            total = self.moe_layers * (layer + router + (experts + self.shared_experts) * routed)
-            total += self.dense_layers * (layer + self._mlp(self.dense_intermediate, ranks))
-        else:
-            total = self.layers * (layer + routed)
-        total += self.linear_layers * (self._linear_attention(ranks) - self._attention(ranks, kv_heads))
-        return total + norm + embeddings * self.table_parameters(ranks) + self.positions * self.hidden
-
-    def _attention(self, ranks: int, kv_heads: int) -> int:
-        heads = self.heads // ranks
-        if self.kv_lora_rank:
-            query_width = heads * (self.head_dim + self.rope_head_dim)
-            query = self.hidden * query_width
-            if self.q_lora_rank:  # through a bottleneck, with a norm
-                query = self.q_lora_rank * (self.hidden + 1 + query_width)
-            down = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
-            up = self.kv_lora_rank * heads * 2 * self.head_dim
-            return query + down + up + heads * self.head_dim * self.hidden
-        query_key_value = ((2 if self.attention_gate else 1) * heads + 2 * kv_heads) * self.head_dim
-        total = self.hidden * query_key_value + heads * self.head_dim * self.hidden
-        if self.qkv_bias or self.biases:
-            total += query_key_value
-        if self.biases:
-            total += self.hidden
-        if self.qk_norm:
-            total += 2 * self.head_dim
-        return total
-
-    def _linear_attention(self, ranks: int) -> int:
-        """Projections of queries, keys, values, gate, decay and rate, a convolution of four tokens, and the output."""
-        heads = self.linear_key_heads, self.linear_value_heads
-        keys, values = (count * self.linear_head_dim // ranks for count in heads)
-        projected = self.hidden * (2 * keys + 3 * values + 2 * self.linear_value_heads // ranks)
-        return projected + 4 * (2 * keys + values)
-
-    def _mlp(self, intermediate: int, ranks: int) -> int:
-        local = -(-intermediate // ranks)
-        total = (3 if self.gated_mlp else 2) * self.hidden * local
-        return total + local + self.hidden if self.biases else total
-
+__all__ = [
+    "EXPERT_BYTES", "HUGGING_FACE", "MODELS", "NVFP4_BYTES", "REQUIRED", "SAME_DIMENSIONS", "Model", "custom_model",
+    "find_model",
+]  # fmt: skip
 
 # Each model under its Hugging Face name, with the dimensions of the config.json there. `max_model_len` is
 # its max_position_embeddings: Llama 3.1 128 Ki, Mistral 7B v0.2 (v0.1 has a sliding window) and Mixtral 32 Ki,
@@ -248,6 +23,9 @@ class Model:
 _LLAMA_3_VOCAB = 128256
 _QWEN_3_VOCAB = 151936
 _LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
+_GATED_DELTA_NET: Mapping[str, Any] = {
+    "linear_key_heads": 16, "linear_value_heads": 32,
+}  # fmt: skip
 _FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 _TABLE: Mapping[str, Model] = {
     "meta-llama/Llama-2-7b-chat-hf":
@@ -287,11 +65,32 @@ _TABLE: Mapping[str, Model] = {
     # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
     "openai/gpt-oss-20b": Model(
         "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, experts=32, active_experts=4, qkv_bias=True,
-        sliding_window=128, full_attention_layers=12, expert_dtype="mxfp4",
+        sliding_window=128, full_attention_layers=12, expert_dtype="mxfp4", layer_types="W*",
     ),
     "openai/gpt-oss-120b": Model(
         "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 131072, experts=128, active_experts=4, qkv_bias=True,
-        sliding_window=128, full_attention_layers=18, expert_dtype="mxfp4",
+        sliding_window=128, full_attention_layers=18, expert_dtype="mxfp4", layer_types="W*",
+    ),
+    # The language model alone, without what reads images; of its four norms a layer two are counted.
+    "google/gemma-3-27b-it": Model(
+        "gemma-3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 131072, tie_embeddings=True, qk_norm=True,
+        sliding_window=1024, full_attention_layers=10, layer_types="WWWWW*",
+    ),
+    # Without the layers for multi-token prediction and the shared expert's gate. The state's precision is what the
+    # config.json says to vLLM: float32 in Qwen3.5 and Nemotron-H, the model's own in Qwen3-Next.
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": Model(
+        "qwen3-next-80b-a3b", 48, 2048, 512, 16, 2, 256, _QWEN_3_VOCAB, 262144, experts=512, active_experts=10,
+        shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=36, attention_gate=True, **_GATED_DELTA_NET,
+    ),
+    "Qwen/Qwen3.5-35B-A3B": Model(
+        "qwen3.5-35b-a3b", 40, 2048, 512, 16, 2, 256, 248320, 262144, experts=256, active_experts=8,
+        shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=30, attention_gate=True, state_dtype_bytes=4,
+        **_GATED_DELTA_NET,
+    ),
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": Model(
+        "nemotron-nano-9b-v2", 56, 4480, 15680, 40, 8, 128, 131072, 131072, gated_mlp=False, state_dtype_bytes=4,
+        layer_types="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", linear_key_heads=8,
+        linear_value_heads=128, linear_head_dim=128, linear_value_head_dim=80,
     ),
     "openai-community/gpt2": Model(
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
@@ -385,6 +184,13 @@ def _check(model: Model) -> None:
         raise InputError("model: active_experts, shared_experts and dense_layers need experts")
     if model.full_attention_layers and not model.sliding_window:
         raise InputError("model: full_attention_layers needs sliding_window, which the other layers have")
+    has_heads = bool(model.linear_key_heads and model.linear_value_heads)
+    if not model.layer_types and bool(model.linear_layers) != has_heads:
+        raise InputError("model: linear_layers, linear_key_heads and linear_value_heads come together")
+    if model.linear_layers >= model.layers or (model.linear_layers and (model.sliding_window or model.kv_lora_rank)):
+        what = f"model: linear_layers ({model.linear_layers}) must be below layers ({model.layers})"
+        raise InputError(f"{what}, and beside them is plain attention, without a window")
+    check_layer_types(model)
     if model.full_attention_layers > model.layers:
         raise InputError(
             f"model: full_attention_layers ({model.full_attention_layers}) is more than layers ({model.layers})"
@@ -393,10 +199,5 @@ def _check(model: Model) -> None:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):
         raise InputError("model: dense_layers and dense_intermediate come together")
-    if bool(model.linear_layers) != bool(model.linear_key_heads and model.linear_value_heads):
-        raise InputError("model: linear_layers, linear_key_heads and linear_value_heads come together")
-    if model.linear_layers >= model.layers or (model.linear_layers and (model.sliding_window or model.kv_lora_rank)):
-        what = f"model: linear_layers ({model.linear_layers}) must be below layers ({model.layers})"
-        raise InputError(f"{what}, and beside them is plain attention, without a window")
     if (model.q_lora_rank or model.rope_head_dim) and not model.kv_lora_rank:
         raise InputError("model: q_lora_rank and rope_head_dim need kv_lora_rank (multi-head latent attention)")

@@ -1,7 +1,8 @@
 """Keys of KV blocks: equal keys mean equal tokens up to and including the block.
 
 A key is made from token ids, the block hashes of a trace, a shared prefix group, the conversation, or, where nothing is
-said of content, from the request itself. A prefix cache knows content by these keys alone.
+said of content, from the request itself; and from the adapter, where one computes the block. A prefix cache knows
+content by these keys alone.
 """
 
 import sys
@@ -77,13 +78,13 @@ class BlockKeys:
         size, chains = self._size, self._chains
         covered = size + self._lookahead
         if self._tokens:
-            key: Hashable = known[-1] if known else 0
+            key: Hashable = known[-1] if known else _of(self._request.lora, 0)
             for first in range(start * size, stop * size, size):
                 key = chains.setdefault((key, self._tokens[first : first + covered]), (len(chains) + 1) * NUMBER)
                 known.append(key)
             return
         for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
-            if kind == HASH:
+            if kind == HASH and self._request.lora is None:
                 number = cast(int, name) * NUMBER + HASHED
             else:
                 number = chains.setdefault((kind, name), (len(chains) + 1) * NUMBER)
@@ -115,27 +116,33 @@ def stretches(
 
     Blocks of one kind and name have equal content where they have equal places, if all before is equal too.
     """
-    content = request.content
+    content, lora = request.content, request.lora
     assert content is not None
     found: list[tuple[str, Hashable, int, int]] = []
     if content.prompt_token_ids:
         tokens = content.prompt_token_ids + content.output_token_ids
         for block in range(start, stop):
-            found.append((IDS, tokens[block * block_size : (block + 1) * block_size], block, block + 1))
+            name = tokens[block * block_size : (block + 1) * block_size]
+            found.append((IDS, _of(lora, name), block, block + 1))
     elif content.block_hashes:
         hash_size = content.hash_block_size
         while start < stop:
             place = ((start + 1) * block_size + lookahead - 1) // hash_size  # of the hash that names the last token
             end = min(stop, max(start + 1, ((place + 1) * hash_size - lookahead) // block_size))
-            found.append((HASH, content.block_hashes[place], start, end))
+            found.append((HASH, _of(lora, content.block_hashes[place]), start, end))
             start = end
     else:
         grouped = min(_grouped(request, content, block_size, lookahead), stop)
         if start < grouped:
-            found.append((GROUP, content.prefix_group, start, grouped))
+            found.append((GROUP, _of(lora, content.prefix_group), start, grouped))
         if max(start, grouped) < stop:
-            found.append((CONVERSATION, content.conversation, max(start, grouped), stop))
+            found.append((CONVERSATION, _of(lora, content.conversation), max(start, grouped), stop))
     return found
+
+
+def _of(lora: str | None, name: Hashable) -> Hashable:
+    """What names a block that this adapter computed: vLLM's hash of a block holds the adapter's name."""
+    return name if lora is None else (lora, name)
 
 
 def _grouped(request: Request, content: PromptContent, block_size: int, lookahead: int) -> int:

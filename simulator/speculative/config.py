@@ -27,7 +27,8 @@ class SpeculativeConfig:
     a step that schedules so many requests drafts K tokens for each; gaps and the end keep the K before.
     `num_nextn_predict_layers` is the model's number of MTP modules, as its config.json names it. With
     `parallel_drafting` a draft model proposes all tokens in one pass (PARD). `model_runner` is vLLM's runner: v2 in
-    live servers on GPUs, unless a feature forbids it.
+    live servers on GPUs, unless a feature forbids it. `eagle_topk` and `num_draft_tokens` are SGLang's
+    (`simulator.speculative.ahead`): a tree, of which `num_speculative_tokens` is the depth.
     """
 
     method: Annotated[Method, doc("how drafts are proposed")]
@@ -40,6 +41,10 @@ class SpeculativeConfig:
     disable_lookahead_block_hashes: Annotated[bool, doc("EAGLE and MTP: hashes cover their block alone")] = False
     disable_eagle_block_drop: Annotated[bool, doc("EAGLE and MTP: keep the last block of a prefix hit")] = False
     model_runner: Annotated[Literal["v1", "v2"], doc("vLLM's model runner")] = "v2"
+    eagle_topk: Annotated[Count, doc("SGLang: branches that a step of its tree of drafts opens; 1: a chain")] = 1
+    num_draft_tokens: Annotated[
+        Count | None, doc("SGLang: tokens of its tree, the sampled one among them; null: those of the chain")
+    ] = None
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -58,6 +63,11 @@ class SpeculativeConfig:
         for name in ("disable_lookahead_block_hashes", "disable_eagle_block_drop"):
             if getattr(self, name) and not self.drafts_from_hidden:
                 raise ValueError(f"{name} is for the methods {', '.join(_EAGLE_KINDS)}, not {self.method}")
+        if self.eagle_topk == 1:
+            if self.num_draft_tokens not in (None, drafts + 1):
+                raise ValueError(f"num_draft_tokens of a chain is {drafts + 1}, one more than its drafts")
+        elif self.method == "ngram" or (self.num_draft_tokens or 0) < 2:
+            raise ValueError("eagle_topk above 1 needs a drafter other than ngram, and num_draft_tokens of 2 or more")
 
     @property
     def drafts_from_hidden(self) -> bool:
@@ -127,6 +137,8 @@ class SpeculativeConfig:
         drafts, tail = self.num_speculative_tokens, self.num_prefill_lookahead_tokens
         if not drafts:
             return
+        if self.eagle_topk > 1:
+            raise ValueError("eagle_topk is SGLang's: vLLM verifies chains of drafts, no trees")
         if async_scheduling and self.has_varying_drafts:
             raise ValueError("async_scheduling needs model_runner v2 with method ngram: the runner v1 turns it off")
         if max_num_batched_tokens <= max(self.num_lookahead_tokens, self.draft_slots):

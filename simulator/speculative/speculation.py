@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from simulator.connector import ConnectorView
 from simulator.request import RequestView
 from simulator.speculative.acceptance import Acceptance
 from simulator.speculative.config import SpeculativeConfig
@@ -21,12 +22,20 @@ class DraftingView(RequestView, Protocol):
     def num_output_placeholders(self) -> int:
         """Tokens and drafts of the step in flight, of which it is not known yet how many there will be."""
 
+    @property
+    def stale_tokens(self) -> int:
+        """Tokens in flight that were scheduled before its last preemption."""
+
 
 class Drafting(NamedTuple):
-    """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens."""
+    """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens.
+
+    A replica with a KV `connector` is planned like one with drafts, request by request, and has none.
+    """
 
     config: SpeculativeConfig
     max_model_len: int
+    connector: ConnectorView | None = None
 
 
 class Speculation(NamedTuple):

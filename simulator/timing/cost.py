@@ -24,9 +24,10 @@ class StepShape(NamedTuple):
     `decode_longest` is the longest of the contexts that `decode_context` sums up, `decode_squares` the sum of their
     squares: both 0 unless the cost model asks for them. `prefill_longest` is the longest context of a prompt chunk.
 
-    Speculative decoding alone has the last three: `draft_seqs` of the decodes verify `draft_tokens` drafts together,
-    which are query tokens beyond one for each decode and are part of its context; the drafter proposes
-    `drafted_tokens` at the end of the step.
+    Speculative decoding alone has the three after these: `draft_seqs` of the decodes verify `draft_tokens` drafts
+    together, which are query tokens beyond one for each decode and are part of its context; the drafter proposes
+    `drafted_tokens` at the end of the step. LoRA alone has the last three: the adapters in use, the step's tokens that
+    one of them computes, and the adapters that are copied to the device before it.
     """
 
     decode_seqs: int
@@ -41,6 +42,9 @@ class StepShape(NamedTuple):
     draft_seqs: int = 0
     draft_tokens: int = 0
     drafted_tokens: int = 0
+    loras: int = 0
+    lora_tokens: int = 0
+    loaded_loras: int = 0
 
     @property
     def tokens(self) -> int:
@@ -52,14 +56,15 @@ class StepShape(NamedTuple):
 
     def later(self, steps: int) -> StepShape:
         """The shape of a decode step so many steps later, without drafts: every context grows by a token a step."""
-        seqs, context, _, _, _, _, longest, squares, *_ = self
+        seqs, context, _, _, _, _, longest, squares, *_, loras, lora_tokens, _ = self
         if longest:
             longest, squares = longest + steps, squares + steps * (2 * context + steps * seqs)
-        return StepShape(seqs, context + steps * seqs, decode_longest=longest, decode_squares=squares)
+        context += steps * seqs
+        return StepShape(seqs, context, 0, 0, 0, 0, longest, squares, 0, 0, 0, 0, loras, lora_tokens)
 
 
 COUNTS = StepShape._fields[: StepShape._fields.index("draft_seqs")]
-"""The fields that steps without drafts have."""
+"""The fields that steps without drafts and adapters have."""
 
 
 class StepCounts(Protocol):

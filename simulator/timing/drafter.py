@@ -92,11 +92,15 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """The time of drafting: `cost` is that of one pass, without logits of the drafts that it reads."""
+    """The time of drafting: `cost` is that of one pass, without logits of the drafts that it reads.
+
+    A further pass over a tree computes so many `branches` of each request.
+    """
 
     cost: CostModel
     joint: Joint = Joint()
     is_parallel: bool = False
+    branches: int = 1
 
     def s(self, shape: StepShape) -> float:
         """Seconds that a step of this shape spends on drafting; 0 where none is drafted."""
@@ -109,7 +113,9 @@ class Drafter:
             more = (each - 1) * seqs
             first = StepShape(seqs, shape.context + more, draft_seqs=seqs, draft_tokens=shape.tokens - seqs + more)
             return self.cost.step_s(first)
-        further = self.cost.step_s(StepShape(seqs, shape.context + seqs)) + self.joint.s(seqs)
+        wider = seqs * (self.branches - 1)
+        pass_of = StepShape(seqs, shape.context + seqs + wider, draft_seqs=seqs if wider else 0, draft_tokens=wider)
+        further = self.cost.step_s(pass_of) + self.joint.s(seqs + wider)
         return self.cost.step_s(first) + self.joint.s(shape.tokens) + (each - 1) * further
 
 

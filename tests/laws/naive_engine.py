@@ -5,7 +5,8 @@ It takes the same policies and keeps no sums, no heaps and no runs of steps, so 
 token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from simulator.division import cdiv
@@ -77,6 +78,10 @@ class NaiveReplica:
     @property
     def executed_steps(self) -> int:
         return sum(bool(step["tokens"]) for step in self.steps)
+
+    @property
+    def running_loras(self) -> Mapping[str, int]:
+        return Counter(request.lora for request in self.batch if request.lora is not None)
 
     @property
     def prefills_throttled(self) -> None:

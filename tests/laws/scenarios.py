@@ -25,6 +25,7 @@ from simulator.workload import Workload
 VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
     "chunked_prefill cadence": {"prefill_schedule_interval": 4},
+    "sglang delayer": {"enable_prefill_delayer": True, "prefill_max_requests": 3},
     "sglang sync": {"async_scheduling": False},
     "tensorrt_llm async": {"async_scheduling": True},
     "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
@@ -32,15 +33,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tgi chunked": {"enable_chunked_prefill": True},
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
-LEAVING_SLOTS = ("chunked_prefill cadence", "static", "tensorrt_llm static_batch", "tgi", "tgi chunked")
+LEAVING_SLOTS = (
+    *("chunked_prefill cadence", "sglang delayer", "static"),
+    *("tensorrt_llm static_batch", "tgi", "tgi chunked"),
+)
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.
-RECKONING = ("sglang", "sglang sync")
+RECKONING = ("sglang", "sglang delayer", "sglang sync")
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
 # what is served and of all slots. Their own tests vary them.
 HELD = (
-    *("enable_prefill_delayer", "prefill_max_requests"),
     *("enable_chunked_prefill", "max_batch_total_tokens", "max_num_active_seqs"),
     *("long_prefill_token_threshold_adaptive", "version"),
 )

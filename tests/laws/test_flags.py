@@ -42,6 +42,10 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"enable_prefill_delayer": True, "prefill_delayer_max_delay_passes": 9, "prefill_max_requests": 7,
          "prefill_delayer_token_usage_low_watermark": 0.2, "prefill_delayer_queue_min_ratio": 0.5,
          "prefill_delayer_max_delay_ms": 250.0},
+        {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 5, "eagle_topk": 4,
+                                "num_draft_tokens": 8}},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 7}, "max_num_seqs": 64},
+        {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3, "draft_model": "qwen3-0.6b"}},
     ],
     "tensorrt_llm": [
         {"capacity_policy": "max_utilization"}, {"async_scheduling": True, "enable_chunked_prefill": False},

@@ -13,14 +13,19 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.radix_cache import RadixCache
 from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
+from simulator.speculative.ahead import tokens_ahead
 from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.listening import simulate_listening
+from tests.parity.cases import clients
 
 SIZE = 8
 
@@ -92,6 +97,53 @@ def serve(seed: int, *, fast_forward: bool = True, other_from: int = 1 << 30, lo
     return simulate_fleet(whole, [group], fast_forward=fast_forward, log_decisions=log)
 
 
+def serve_ahead(
+    seed: int, *, fast_forward: bool = True, other_from: int = 1 << 30, log: bool = False, aborts: bool = False
+) -> Run:
+    """A random run of SGLang's policy, many of them short of memory; with `aborts` every third client gives up."""
+    rng = random.Random(f"ahead {seed}")
+    topk, verified = rng.choice([(1, None), (1, None), (2, 4), (4, 6)])
+    steps = rng.randint(1, 4)
+    method: Any = rng.choice(["eagle", "draft_model", "mtp"])
+    config = SpeculativeConfig(method, steps, eagle_topk=topk, num_draft_tokens=verified)
+    count, slots = rng.randint(3, 30), rng.choice([2, 4, 8, 16])
+    inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (60, 120)]
+    longest = max(map(sum, zip(inputs, outputs, strict=True)))
+    caching = rng.random() < 0.5
+    whole = Workload(
+        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.0, 0.5, 4.0]) for _ in range(count)])),
+        input_tokens=np.array(inputs),
+        output_tokens=np.array(outputs),
+        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
+        priority=np.zeros(count, dtype=np.int64),
+        class_index=np.zeros(count, dtype=np.int64),
+        content=[PromptContent(prefix_group=f"g{row % 2}", prefix_tokens=20) for row in range(count)]
+        if caching
+        else None,
+    )
+    memory = Memory(-(-(longest + tokens_ahead(config, SIZE)) // SIZE) + 4 + rng.choice([0, 8, 200]))
+    made = Sglang(
+        max_num_seqs=slots,
+        enable_mixed_chunk=method != "draft_model" and rng.random() < 0.5,
+        chunked_prefill_size=rng.choice([16, 64, None]),
+        schedule_conservativeness=rng.choice([0.05, 1.0]),
+        order=rng.choice(["fcfs", "lpm"]) if caching else "fcfs",
+        async_scheduling=rng.random() < 0.6,
+    )
+    make_blocks: Callable[[int, int], KVBlocks] = partial(RadixCache, block_size=SIZE) if caching else BlockLedger
+    speculation = Speculation(config, Drawn(seed, steps, other_from), longest)
+    cost = Linear(0.01, 1e-4, 1e-6, rng.choice([0.0, 1e-4]))
+    group = ReplicaGroup(lambda: made, memory, cost, make_blocks=make_blocks, speculation=speculation)
+    if not aborts:
+        return simulate_fleet(whole, [group], fast_forward=fast_forward, log_decisions=log)
+    gone = [(row, float(whole.arrival_s[row]) + rng.random()) for row in range(0, count, 3)]
+    listener = partial(clients, gone)
+    return simulate_listening(whole, [group], listener, fast_forward=fast_forward, log_decisions=log)
+
+
+SERVERS = pytest.mark.parametrize("run", [serve, serve_ahead], ids=["vllm", "sglang"])
+
+
 def columns(records: Records) -> dict[str, Any]:
     """Every column of the records, by table and name."""
     found = {"step_end_s": records.step_end_s, "step_used_blocks": records.step_used_blocks}
@@ -101,16 +153,18 @@ def columns(records: Records) -> dict[str, Any]:
     return found
 
 
+@SERVERS
 @pytest.mark.parametrize("seed", range(24))
-def test_fast_forward_changes_nothing(seed: int) -> None:
-    fast, slow = columns(serve(seed).records), columns(serve(seed, fast_forward=False).records)
+def test_fast_forward_changes_nothing(run: Callable[..., Run], seed: int) -> None:
+    fast, slow = columns(run(seed).records), columns(run(seed, fast_forward=False).records)
     for name, column in fast.items():
         np.testing.assert_array_equal(column, slow[name], err_msg=name)
 
 
+@SERVERS
 @pytest.mark.parametrize("seed", range(24))
-def test_tokens_and_blocks_are_conserved(seed: int) -> None:
-    records = serve(seed).records
+def test_tokens_and_blocks_are_conserved(run: Callable[..., Run], seed: int) -> None:
+    records = run(seed).records
     requests, gaps = records.requests, records.gaps
     served = requests.status == Status.FINISHED
     assert served.all()
@@ -122,15 +176,36 @@ def test_tokens_and_blocks_are_conserved(seed: int) -> None:
     assert (requests.arrival_s <= requests.scheduled_s).all()
 
 
+@SERVERS
 @pytest.mark.parametrize("seed", range(16))
-def test_no_decision_depends_on_results_to_come(seed: int) -> None:
-    """Two runs whose acceptance differs from some step on decide alike until a result of such a step is there."""
-    a, b = serve(seed, log=True).decisions, serve(seed, other_from=3, log=True).decisions
+def test_no_decision_depends_on_results_to_come(run: Callable[..., Run], seed: int) -> None:
+    """Two runs whose acceptance differs from some step on decide alike until a result of such a step is there.
+
+    When a step ends shows what the running one accepted, where the KV of that is counted.
+    """
+    a, b = run(seed, log=True).decisions, run(seed, other_from=3, log=True).decisions
     assert a is not None
     assert b is not None
     differing = [step for step, (x, y) in enumerate(zip(a, b, strict=False)) if x["emitted"] != y["emitted"]]
     if differing:
         known = differing[0] + (2 if "t_schedule_s" in a[0] else 1)  # the first plan that knows of it
         for x, y in zip(a[:known], b[:known], strict=True):
-            for key in ("scheduled", "spec", "admitted", "preempted", "waiting", "num_free_blocks", "t_end_s"):
+            for key in ("scheduled", "spec", "admitted", "preempted", "waiting", "num_free_blocks", "t_start_s"):
                 assert x[key] == y[key]
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_come_free_at_the_end(seed: int, aborts: bool) -> None:
+    """Of the last step with overlap too, in which what it decodes may have ended; and those of aborted requests."""
+    run = serve_ahead(seed, log=True, aborts=aborts)
+    assert run.decisions is not None
+    requests = run.records.requests
+    whole = requests.status == Status.FINISHED
+    assert (whole | (requests.status == Status.ABORTED)).all()
+    assert aborts or whole.all()
+    if whole[-1]:  # an abort at rest ends no step
+        assert run.decisions[-1]["num_free_blocks_end"] == run.records.num_blocks
+    again = columns(serve_ahead(seed, fast_forward=False, aborts=aborts).records)
+    for name, column in columns(run.records).items():
+        np.testing.assert_array_equal(column, again[name], err_msg=name)

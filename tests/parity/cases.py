@@ -60,6 +60,7 @@ def workload_of(case: Case) -> Workload:
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[str(r["id"]) for r in requests],
         content=[content_of(r) for r in requests] if case["config"].get("enable_prefix_caching") else None,
+        lora=[str(r["lora"]) if r.get("lora") else None for r in requests],
     )
 
 
@@ -89,6 +90,7 @@ def policy_of(case: Case) -> ChunkedPrefill:
         max_num_active_seqs=config.get("max_num_active_seqs"),
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
         async_scheduling=config.get("async_scheduling", False),
+        max_loras=config.get("max_loras"),
         prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
         dp_sync_interval=case["dp"]["sync_interval"] if "dp" in case else None,
     )

@@ -30,7 +30,11 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
+from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
+from tests.parity.connected_features import CONNECTED
+from tests.parity.hybrid_features import hybrid_plan
+from tests.parity.pipeline_features import pipeline
 
 Case = Mapping[str, Any]
 
@@ -209,7 +213,11 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
     "dp": ranks,
+    "lora": lora,
+    "hybrid_plan": hybrid_plan,
+    "pipeline": pipeline,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
+    **CONNECTED,
     **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
 }
 

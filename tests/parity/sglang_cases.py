@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies.sglang import Sglang
-from simulator.request import PromptContent
-from simulator.simulate import simulate
+from simulator.request import PromptContent, Request
+from simulator.simulate import simulate_fleet
+from simulator.speculative.config import Method, SpeculativeConfig
+from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.parity.cases import Case, Memory
@@ -27,6 +30,7 @@ from tests.parity.cases import Case, Memory
 Steps = list[dict[str, Any]]
 
 DELAYER = ("enable_prefill_delayer", "prefill_delayer_", "prefill_max_requests")
+METHODS: dict[str, Method] = {"EAGLE": "eagle", "EAGLE3": "eagle3", "STANDALONE": "draft_model", "NGRAM": "ngram"}
 CACHE_ORDERS = ("lpm", "dfs-weight")  # SGLang serves fcfs instead where nothing is cached
 
 
@@ -83,6 +87,36 @@ def workload_of(case: Case) -> Workload:
     )
 
 
+class Listed:
+    """Accepted drafts as a case lists them for each request, in turn."""
+
+    def __init__(self, case: Case) -> None:
+        self._lists = [request["accepted_drafts"] for request in case["requests"]]
+
+    def enter(self, request: Request) -> None:
+        pass
+
+    def accepted(self, row: int, verify_step: int) -> int:
+        accepted: int = self._lists[row][verify_step % len(self._lists[row])]
+        return accepted
+
+
+def speculation_of(case: Case) -> Speculation | None:
+    """The case's drafter, by SGLang's settings; None without one."""
+    config = case["config"]
+    return Speculation(of_settings(config), Listed(case), 10**9) if config.get("speculative_algorithm") else None
+
+
+def of_settings(config: dict[str, Any]) -> SpeculativeConfig:
+    """The drafter that SGLang's settings of these names ask for."""
+    return SpeculativeConfig(
+        METHODS[config["speculative_algorithm"]],
+        config["speculative_num_steps"],
+        eagle_topk=config["speculative_eagle_topk"],
+        num_draft_tokens=config["speculative_num_draft_tokens"],
+    )
+
+
 def content_of(request: dict[str, Any]) -> PromptContent | None:
     """Tokens one by one, or by the hashes of a trace; without either they are the request's own."""
     if "prompt_token_ids" in request:
@@ -101,15 +135,14 @@ def decisions_of(case: Case, *, fast_forward: bool = True) -> Steps:
     make_blocks: Callable[[int, int], KVBlocks] = BlockLedger
     if not config["disable_radix_cache"]:
         make_blocks = partial(RadixCache, block_size=page)
-    run = simulate(
-        workload_of(case),
-        make_policy=lambda: policy_of(case),
-        kv=Memory(config["max_total_tokens"] // page + 1, page),
-        cost=Linear(cost["a"], cost["b"], cost["c"]),
+    group = ReplicaGroup(
+        lambda: policy_of(case),
+        Memory(config["max_total_tokens"] // page + 1, page),
+        Linear(cost["a"], cost["b"], cost["c"]),
         make_blocks=make_blocks,
-        fast_forward=fast_forward,
-        log_decisions=True,
+        speculation=speculation_of(case),
     )
+    run = simulate_fleet(workload_of(case), [group], fast_forward=fast_forward, log_decisions=True)
     assert run.decisions is not None
     return run.decisions
 

@@ -5,8 +5,9 @@ own (overlap and little memory: its estimate counts too little), the last record
 
 usage: python sglang_driver.py FOLDER_OF_THE_HARNESS
 
-The harness has no PrefillDelayer: a case's keys `enable_prefill_delayer`, `prefill_delayer_...` and
-`prefill_max_requests` give its scheduler SGLang's own here, with the harness's clock, as the only rank.
+The harness has no speculative decoding (sglang_drafts_driver.py has), and no PrefillDelayer: a case's keys
+`enable_prefill_delayer`, `prefill_delayer_...` and `prefill_max_requests` give its scheduler SGLang's own here, with
+the harness's clock, as the only rank.
 
 A request may name its tokens by `block_hashes` of `hash_block_size` tokens, as traces do, instead of one by one; the
 harness gives those of an answer, and of a prompt of which nothing is said, to that request alone. Answers that end
@@ -105,10 +106,12 @@ def let_prefills_wait(harness: Any) -> None:
 
 
 def main() -> None:
+    drafts = importlib.import_module("sglang_drafts_driver")
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
     harness = importlib.import_module("sglang_harness")
     let_answers_end(harness)
     let_prefills_wait(harness)
+    drafts.let_drafts_be_verified(harness)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # where memory runs out, SGLang prints its tree
     for line in sys.stdin:
@@ -120,6 +123,8 @@ def main() -> None:
         print('"case"', file=out)
         try:
             for record in harness.run(case):
+                if record["aborted"]:
+                    raise RuntimeError(f"{record['aborted']} no longer fits, alone")
                 print(json.dumps(record), file=out)
         except RuntimeError as error:
             print(json.dumps({"failed": str(error)}), file=out)

@@ -1,4 +1,4 @@
-"""SGLang's own PrefillDelayer decided these cases: our decisions are the same, and the rules below are needed."""
+"""SGLang's own PrefillDelayer decided these cases: our decisions are the same, and each of its rules is needed."""
 
 import importlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from simulator.policies.sglang import prefill_delayer
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
-from tests.parity.sglang_record import DELAYER_FILE, KINDS, OF_EACH
+from tests.parity.sglang_record import DELAYER_FILE, DELAYS
 from tests.parity.test_features import broken
 
 POLICY = "simulator.policies.sglang"
@@ -29,28 +29,34 @@ def differing(*, fast_forward: bool = True) -> Iterator[str]:
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_recorded_cases_are_delayed_as_sglang_did(fast_forward: bool) -> None:
-    assert len(kept()) == OF_EACH * len(KINDS)
+    assert len(kept()) == sum(map(len, DELAYS.values()))
     assert [*differing(fast_forward=fast_forward)] == []
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
+        ("if low is not None and", "if False and"),
+        ("view.num_free_blocks) / view.num_blocks < low", "view.num_free_blocks) / view.num_blocks <= 2 * low"),
         ("self._running < most or", "self._running <= most or"),
         ("max(delays.sizes, default=0)", "(delays.sizes or [0])[-1]"),
         ("WINDOW = 16", "WINDOW = 2"),
         ("if not delays.has_let_pass:", "if False:"),
         ("delayer.max_delay_passes - 1", "delayer.max_delay_passes"),
+        ("delays.since_s if delays.passes else view.now_s", "view.now_s"),
         ("computed or min", "min"),
+        ("min(max(waiting, 1), max(slots, 1))", "max(slots, 1)"),
         ("min(max(waiting, 1), max(slots, 1))", "max(waiting, 1)"),
         ("int(self._running * delayer.queue_min_ratio)", "round(self._running * delayer.queue_min_ratio)"),
         ("most if delayer.prefill_max_requests is None else delayer.prefill_max_requests", "most"),
         (">= min(int", "> min(int"),
         (", capacity)", ", 10**9)"),
+        (">= allowed_ms", "> allowed_ms"),
+        ("            return self._delays.over()\n", "            return self._delays\n"),
         ("return self._replace(passes=0, since_s=0.0) if self.passes else self", "return self"),
     ],
 )
-def test_rules_of_the_delayer_are_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rule_of_the_delayer_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = broken(f"{POLICY}.prefill_delayer", old, new)
     for name in ("holds_back", "end", "_negotiate", "_lacks_requests"):
         monkeypatch.setattr(prefill_delayer.DelayerPass, name, getattr(made.DelayerPass, name))
@@ -64,10 +70,14 @@ def test_rules_of_the_delayer_are_needed(old: str, new: str, monkeypatch: pytest
         ("prefill_adder", "self.delayer.holds_back()  # others", "pass  # others"),
         ("prefill_adder", "if len(self.chunks) >= self.max_requests:", "if False:"),
         ("step", " + mixed * view.num_decoding", ""),
+        ("step", "_first_note(view, limits, note.delays.over())", "None"),
+        ("step", "    elif note.delays.passes:\n", "    elif False:\n"),
         ("step", "view.decode_steps + bool(stay), 0, note.delays)", "view.decode_steps + bool(stay))"),
     ],
 )
-def test_places_where_it_is_asked_are_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_place_where_it_is_asked_is_needed(
+    module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = broken(f"{POLICY}.{module}", old, new)
     step = made if module == "step" else broken(f"{POLICY}.step", "_ARRIVAL: Final", "_ARRIVAL: Final")
     if module == "prefill_adder":

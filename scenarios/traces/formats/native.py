@@ -5,8 +5,9 @@ user's own log is best turned into.
 that the row has none. In JSON Lines a row may hold `prompt_token_ids` and `output_token_ids` too, which also say how
 many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival, and so does
 `patience_s`, after which a client that has not its whole answer leaves. `data_parallel_rank` is the rank that the
-client asks for, which the router `vllm_dp` gives it. A request with `after_request_id` follows the answer to that
-request, `delay_s` (0 unless given) after it; its `arrival_time_s` is where an open replay puts it.
+client asks for, which the router `vllm_dp` gives it, and `lora` the adapter. A request with `after_request_id`
+follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is where an open replay
+puts it.
 """
 
 from collections.abc import Callable
@@ -77,6 +78,7 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "after_request_id": word,
     "delay_s": seconds,
     "patience_s": seconds,
+    "lora": word,
     "accepted_drafts": drafts,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}

@@ -5,8 +5,10 @@ from simulator.engine.speculative.step import VerifyStep
 from simulator.engine.state import ReplicaState
 
 
-def log_planned(log: DecisionLog, state: ReplicaState, step: VerifyStep, planned_s: float) -> None:
-    """Add a step, which has been planned; its results are still to come.
+def log_planned(
+    log: DecisionLog, state: ReplicaState, step: VerifyStep, planned_s: float, *, drafts: bool = True
+) -> None:
+    """Add a step, which has been planned; its results are still to come. With `drafts` it says of them:
 
     `computed` counts the tokens of each request after the step as if its drafts were accepted, `spec` the drafts that
     it verifies, `padded` names those whose drafts are padding, `next_k` is the number of drafts asked for at its end.
@@ -30,6 +32,11 @@ def log_planned(log: DecisionLog, state: ReplicaState, step: VerifyStep, planned
         "waiting": [live.request_id for live in state.waiting],
         "num_free_blocks": free,
         "num_free_blocks_end": free,
+    }
+    log.steps.append(step.record)
+    if not drafts:
+        return
+    step.record |= {
         "spec": {live.request_id: part.drafts for live, part in parts.items() if part.drafts},
         "padded": [live.request_id for live, part in parts.items() if part.padded],
         "computed": {live.request_id: part.computed + part.tokens for live, part in parts.items()},
@@ -37,4 +44,3 @@ def log_planned(log: DecisionLog, state: ReplicaState, step: VerifyStep, planned
         "next_k": step.next_drafts,
         "skip_drafts": step.skips_drafts,
     }
-    log.steps.append(step.record)

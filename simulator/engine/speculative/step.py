@@ -14,10 +14,13 @@ from simulator.timing.cost import StepShape
 class Scheduled:
     """A request's part of a step. `accepted` of its `drafts` are; the padding of an admission never is."""
 
-    __slots__ = ("accepted", "admitted", "computed", "drafts", "live", "padded", "proposed", "samples", "tokens")
+    __slots__ = (
+        "accepted", "admitted", "computed", "drafts", "is_prompt", "live", "padded", "proposed", "samples", "tokens",
+    )  # fmt: skip
 
     def __init__(self, live: DraftingRequest, tokens: int, drafts: int, *, padded: bool) -> None:
         self.live = live
+        self.is_prompt = live.status is not DECODING
         self.admitted = False
         self.computed = live.base_computed  # before the step
         self.tokens = tokens

@@ -12,9 +12,17 @@ from annotated_types import doc
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
+from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
-from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_intervals, check_version
+from simulator.policies.chunked_prefill.versions import (
+    NEWEST,
+    RULES,
+    Version,
+    check_intervals,
+    check_loras,
+    check_version,
+)
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -59,6 +67,9 @@ class ChunkedPrefill:
     long_prefill_token_threshold_adaptive: Annotated[
         bool, doc("raise the threshold to an even share of the budget")
     ] = False
+    max_loras: Annotated[
+        Count | None, doc("adapters (LoRA) that the batch uses at once, at most; null: it serves none")
+    ] = None
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
@@ -77,6 +88,7 @@ class ChunkedPrefill:
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
+    fills_pipelines: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
@@ -87,6 +99,7 @@ class ChunkedPrefill:
             whole_prompts=not self.enable_chunked_prefill,
             prefill_schedule_interval=self.prefill_schedule_interval,
             dp_sync_interval=self.dp_sync_interval,
+            max_loras=self.max_loras,
         )
 
     def __post_init__(self) -> None:
@@ -94,6 +107,7 @@ class ChunkedPrefill:
         adaptive = self.long_prefill_token_threshold_adaptive
         check_version(self.version, self.watermark, adaptive, self.max_num_active_seqs)
         check_intervals(self.version, self.prefill_schedule_interval, self.max_num_partial_prefills)
+        check_loras(self.version, self.max_loras, self.prefill_schedule_interval)
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
@@ -110,6 +124,7 @@ class ChunkedPrefill:
             passes_over=rules.passes_over,
             passes_itself=rules.passes_itself,
             spares_lone_request=rules.spares_lone_request,
+            max_loras=self.max_loras or 0,
         )
         object.__setattr__(self, "_limits", limits)
 
@@ -119,6 +134,8 @@ class ChunkedPrefill:
 
     def plan(self, view: View) -> StepPlan:
         if view.drafting is not None:
+            if view.drafting.connector is not None:
+                return connected_step(view, self._limits, view.drafting, view.drafting.connector)
             return drafted_step(view, self._limits, view.drafting)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
@@ -138,10 +155,10 @@ SYSTEM = System(
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
             "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, "
-            "ranks in lockstep, and drafts of five methods (4,320 cases)"
+            "ranks in lockstep, LoRA, and drafts of five methods (4,320 cases)"
         ),
         uncovered=(
-            "drafts of other methods, drafts beside a cadence or in ranks, LoRA, sliding windows, pipeline stages, "
+            "drafts of other methods, drafts beside a cadence or in ranks, sliding windows, pipeline stages, "
             "asynchronous ranks in lockstep"
         ),
     ),

@@ -6,6 +6,7 @@ Differences from `step`, by their places in vllm/v1/core/sched/scheduler.py of 0
 what the drafter reads ahead (678); an admission with one token left is padded to the size of a verify step (1308).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from simulator.division import cdiv
@@ -38,25 +39,25 @@ def drafted_step(view: View, limits: VllmLimits, drafting: Drafting) -> StepPlan
     """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one."""
     if view.step_tokens is not None:
         return _admit_next(view, limits, drafting, cast("Left", view.note))
-    chunks, preempted, passed, left = _schedule_running(view, limits, drafting)
+    chunks, preempted, passed, left = schedule_running(view, limits, drafting)
     more = not preempted and left.tokens > 0 and len(view.waiting) > 0
     holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
     return StepPlan(preempted, (), tuple(chunks), False, passed, holds, more=more, note=left)
 
 
-def _schedule_running(
+def schedule_running(
     view: View, limits: VllmLimits, drafting: Drafting
 ) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], Left]:
     """Tokens and blocks for the running requests in order of admission; victims are those of `step`.
 
     Returns with them the victims that the loop had passed over: they left when a request behind them lacked blocks.
     """
-    config, longest = drafting
+    config, longest, connector = drafting
     size, slots, lookahead = view.block_size, config.draft_slots, config.num_lookahead_tokens
     tail = config.num_prefill_lookahead_tokens
     tokens_left = inputs_left = limits.max_num_batched_tokens
     free = view.num_free_blocks
-    threshold = longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
     by_priority = limits.order == "priority"
     running = cast("list[DraftingView]", list(view.running))
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
@@ -64,7 +65,7 @@ def _schedule_running(
     victims: list[RequestView] = []
     skipped: set[RequestView] = set()
     index = freed = 0
-    pads = True
+    pads, fenced = True, False  # fenced: the next victim's blocks cannot be freed yet
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
@@ -95,6 +96,9 @@ def _schedule_running(
         victim = None
         while needed > free and victim is not request:
             victim = max(running, key=rank) if by_priority else running[-1]
+            if connector is not None and connector.is_fenced(victim):
+                fenced = True
+                break
             place = running.index(victim)
             del running[place]
             index -= place < index
@@ -109,6 +113,8 @@ def _schedule_running(
                 preempted.append(Preemption(victim, scheduled_tokens=returned))
             else:
                 preempted.append(Preemption(victim))
+        if fenced:
+            break
         if victim is request:
             if by_priority:
                 continue
@@ -138,7 +144,7 @@ def _without_tail(whole: int, tokens: int, tail: int) -> int:
 
 def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) -> StepPlan:
     """One admission with its prefix hits, or none: a part of a step's plan."""
-    config, longest = drafting
+    config, longest, _ = drafting
     slots, drafts = config.draft_slots, config.num_speculative_tokens
     size, free = view.block_size, view.num_free_blocks
     budget = min(left.tokens, left.inputs - slots)
@@ -147,8 +153,8 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
         return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left))
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
-    for request in view.waiting:
-        if request in passed:
+    for request in cast("Iterable[DraftingView]", view.waiting):
+        if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
         computed, known = hits * size, request.num_tokens

@@ -4,11 +4,12 @@
 nothing lacks room, which is nearly every step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Preemption, StepPlan, View
+from simulator.policies.chunked_prefill.adapters import is_behind_skipped, servable
 from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
@@ -29,6 +30,7 @@ class VllmLimits(NamedTuple):
     passes_over: bool = False  # without chunks, others behind a prompt beyond the budget need not wait with it
     passes_itself: bool = True  # by priority, requests behind one that preempts itself go on
     spares_lone_request: bool = True  # the threshold does not count for a lone request
+    max_loras: int = 0  # adapters in use, at most; 0: none is known
 
 
 def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
@@ -53,7 +55,7 @@ def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
         preempt=preempted,
         prefill=tuple(chunks),
         paused=paused,
-        holds=decodes_on(view, limits.slots, limits.order).holds,
+        holds=goes_on(view, limits).holds,
         more=more,
         requeue=_to_front(passed, limits),
     )
@@ -137,7 +139,10 @@ def _schedule_waiting(
     size = view.block_size
     running = len(view.running)
     hits = unused = 0
-    for request in view.waiting:
+    waiting: Iterable[RequestView] = view.waiting
+    if limits.max_loras:
+        waiting = servable(view, limits.max_loras, chunks)
+    for request in waiting:
         if budget == 0 or running >= slots:
             return
         whole = request.num_tokens_to_compute
@@ -177,7 +182,9 @@ def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> S
         return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
     if passed or (is_open and not _lacks_blocks_alone(limits)):
         return StepPlan(requeue=_to_front(passed, limits))
-    return decodes_on(view, limits.slots, limits.order)
+    if is_open and limits.max_loras and is_behind_skipped(view, limits.max_loras):
+        return StepPlan()  # what it finds in the cache changes with every block that a decode fills
+    return goes_on(view, limits)
 
 
 def _lacks_blocks_alone(limits: VllmLimits) -> bool:
@@ -189,12 +196,17 @@ def _lacks_blocks_alone(limits: VllmLimits) -> bool:
     return limits.tests_whole and limits.in_chunks
 
 
-def longest_chunk(view: View, limits: VllmLimits) -> int:
-    """The longest chunk of a prompt; 0 is no limit."""
+def goes_on(view: View, limits: VllmLimits) -> StepPlan:
+    """The plan that only decodes. Where a queue has skipped requests, an arrival may enter before them."""
+    return decodes_on(view, limits.slots, "" if limits.max_loras else limits.order)
+
+
+def longest_chunk(view: View, limits: VllmLimits, others: int = 0) -> int:
+    """The longest chunk of a prompt; 0 is no limit. `others` are requests that neither wait nor run."""
     threshold = limits.threshold
     if not threshold:
         return 0
-    requests = len(view.running) + len(view.waiting)
+    requests = len(view.running) + len(view.waiting) + others
     if requests <= 1 and limits.spares_lone_request:
         return 0
     return max(threshold, limits.max_num_batched_tokens // requests) if limits.is_adaptive else threshold
@@ -242,6 +254,6 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
             passed: list[RequestView] = []
             _schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
             if passed:
-                holds = decodes_on(view, limits.slots, limits.order).holds
+                holds = goes_on(view, limits).holds
                 return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
-    return step_plan(prefill=tuple(chunks)) if chunks else decodes_on(view, limits.slots, limits.order)
+    return step_plan(prefill=tuple(chunks)) if chunks else goes_on(view, limits)

@@ -51,6 +51,14 @@ else:
     Version = Annotated[Literal[VERSIONS], doc("the release of vLLM whose scheduling rules are followed")]
 
 
+def check_loras(version: str, max_loras: int | None, prefill_schedule_interval: int) -> None:
+    """Raise ValueError, which begins with the parameter's name, for adapters beside what is not known with them."""
+    if max_loras is not None and version != NEWEST:
+        raise ValueError(f"max_loras is known as vLLM {NEWEST} has it, and version is {version}")
+    if max_loras is not None and prefill_schedule_interval > 1:
+        raise ValueError("max_loras is not modelled beside a prefill_schedule_interval above 1 yet")
+
+
 def check_intervals(version: str, prefill_schedule_interval: int, max_num_partial_prefills: int) -> None:
     """Raise ValueError, which begins with the parameter's name, for a setting that is not known of the version.
 

@@ -42,6 +42,8 @@ _RARE = (
     ),
     Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
     Flag("--speculative-config -sc", "engine.speculative_config", read=read_speculative, write=write_speculative),
+    Flag("--max-loras", "engine.max_loras"),
+    Flag("--max-lora-rank", "engine.max_lora_rank"),
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
     Flag("--dp-sync-interval", "engine.dp_sync_interval"),
     Flag("--watermark", "engine.watermark", default=0.0),
@@ -98,7 +100,8 @@ NOT_MODELLED = {
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
     "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
-    "adapters are not modelled yet": "*lora*",
+    "`engine.max_loras` stands for it: 1 where --max-loras is not given": "enable-lora",
+    "adapters lie in host memory, are of one rank, and change no experts": "*lora*",
     "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
     "prompts of tokens alone are modelled": "*mm-* limit-mm-per-prompt media-io-kwargs *multimodal* "
@@ -137,6 +140,8 @@ def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
     version = getattr(policy, "version", NEWEST_VERSION)
     found = [] if version == NEWEST_VERSION else [f"vLLM {version}"]
     swaps = values.get("hardware.swap_space_gib") and getattr(policy, "preemption_mode", None) in ("swap", "auto")
+    if getattr(policy, "max_loras", None):
+        found.append("it serves adapters with --enable-lora and --lora-modules NAME=PATH")
     return [*found, *(["vLLM v1 recomputes, and swaps nothing"] if swaps else [])]
 
 

@@ -29,7 +29,7 @@ def read_speculative(text: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {"method": method, "num_speculative_tokens": 1}
     found |= {name: given[name] for name in _TAKEN if given.get(name) not in (None, False)}
     if method == "draft_model":
-        found["draft_model"] = next((own for own, name in _names().items() if name == model), None) or model
+        found["draft_model"] = drafter_named(model)
     if (rates := given.get("synthetic_acceptance_rates")) is not None:
         found["acceptance"] = {"rates": rates}
     elif (length := given.get("synthetic_acceptance_length")) is not None:
@@ -39,6 +39,16 @@ def read_speculative(text: str) -> Mapping[str, Any]:
 
 def _names() -> Mapping[str, str]:
     return {**{own: name for name, own in SAME_DIMENSIONS.items()}, **{name: name for name in MODELS}, **HUGGING_FACE}
+
+
+def drafter_named(model: str) -> str:
+    """Return our name of a draft model, or the given one where it is not known."""
+    return next((own for own, name in _names().items() if name == model), None) or model
+
+
+def drafter_path(own: object) -> str:
+    """Return the Hugging Face name of a draft model, or a word in its place."""
+    return HUGGING_FACE.get(own, _UNKNOWN) if isinstance(own, str) else _UNKNOWN
 
 
 def _inferred(model: str) -> str:
@@ -57,8 +67,7 @@ def write_speculative(value: Any) -> str:
     """Return the JSON of `engine.speculative_config`: what a server does, not how many drafts it accepts."""
     found = {name: value[name] for name in ("method", *_TAKEN) if name in value}
     if value["method"] == "draft_model":
-        own = value.get("draft_model")
-        found["model"] = HUGGING_FACE.get(own, _UNKNOWN) if isinstance(own, str) else _UNKNOWN
+        found["model"] = drafter_path(value.get("draft_model"))
     elif value["method"] in ("eagle", "eagle3"):
         found["model"] = f"{value['method'].upper()}_HEAD"
     return json.dumps(found)

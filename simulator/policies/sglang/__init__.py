@@ -52,6 +52,9 @@ class Sglang:
     With `enable_prefill_delayer`, which needs that schedule, prompts that could enter wait while decodes go on: while
     fewer slots are free than the largest of the latest 16 prefills had requests, and with
     `prefill_delayer_queue_min_ratio` while fewer requests wait than that share of the running ones.
+
+    With drafts (`engine.speculative_config`) a decode step computes the whole tree of each request, which owns memory
+    for twice that ahead of its tokens (`simulator.speculative.ahead`). A step with prompts verifies none.
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -87,6 +90,8 @@ class Sglang:
 
     caches_prefixes: ClassVar[bool] = True
     has_radix_tree: ClassVar[bool] = True
+    verifies_drafts: ClassVar[bool] = True
+    takes_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -165,10 +170,10 @@ SYSTEM = System(
         "step begins, and one in which what drives the scheduler takes it for idle though a request has come, which "
         "SGLang's own loop receives first; 3 end in SGLang's own error and are equal up to there; an hour of the Azure "
         "chat and of the Mooncake trace, short of memory, under four settings each, all equal; with the PrefillDelayer "
-        "400 new cases, all equal",
-        uncovered="`random` order, speculative decoding, a PrefillDelayer that waits for other ranks, sliding windows, "
-        "hierarchical cache, priorities; requests with and without `ignore_eos` together; the abort of a last request "
-        "that no longer fits; chunks smaller than the decodes beside them",
+        "400 new cases, with drafts 530, all equal, but for one that ends in SGLang's own error",
+        uncovered="`random` order, which drafts are accepted and what they cost, a PrefillDelayer that waits for other "
+        "ranks, sliding windows, hierarchical cache, priorities; requests with and without `ignore_eos` together; the "
+        "abort of a last request that no longer fits; chunks smaller than the decodes beside them",
     ),
 )
 

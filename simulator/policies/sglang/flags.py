@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.policies.sglang import speculative_flags
 from simulator.servers import Flag, Launch
 
+_MAX_RUNNING_REQUESTS = 2048
 FP8 = ("fp8_e4m3", "fp8_e5m2", "fp8")
 _ORDERS = {name: name for name in ("fcfs", "lpm", "lof", "dfs-weight")}
 
@@ -14,16 +16,20 @@ _ORDERS = {name: name for name in ("fcfs", "lpm", "lof", "dfs-weight")}
 def _defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
     """Return what depends on the GPU, of 0.5.9 (`_handle_gpu_memory_settings`); the share of memory is not rebuilt.
 
-    Requests at a time are bounded by memory: `max_running_requests` is between 2,048 and 4,096.
+    Requests at a time are bounded by memory: `max_running_requests` is between 2,048 and 4,096, or 48 with drafts.
     """
     chunk = next((size for below, size in ((35, 2048), (60, 4096), (160, 8192)) if memory_gib < below), 16384)
-    return {"engine.max_num_seqs": 2048, "engine.chunked_prefill_size": chunk}
+    return {"engine.chunked_prefill_size": chunk}
 
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the bound of a step, which SGLang does not have: as wide as its chunks and its prefills."""
+    """Return drafts, and the bound of a step, which SGLang does not have: as wide as its chunks and its prefills."""
     sizes = [found.get(f"engine.{key}") or 0 for key in ("chunked_prefill_size", "max_prefill_tokens")]
-    return {"engine.max_num_batched_tokens": max(sizes)}
+    drafts = speculative_flags.joined(found)
+    made = {"engine.max_num_batched_tokens": max(sizes), speculative_flags.KEY: drafts}
+    if "engine.max_num_seqs" not in found:
+        made["engine.max_num_seqs"] = speculative_flags.MAX_RUNNING_REQUESTS if drafts else _MAX_RUNNING_REQUESTS
+    return made
 
 
 def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
@@ -32,6 +38,7 @@ def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
     return {
         "engine.chunked_prefill_size": min(step, chunk),
         "engine.max_prefill_tokens": prefill if chunk > 0 else min(step, prefill),
+        **speculative_flags.written(values.get(speculative_flags.KEY)),
     }
 
 
@@ -55,6 +62,7 @@ LAUNCH = Launch(
         Flag("--prefill-delayer-token-usage-low-watermark", "engine.prefill_delayer_token_usage_low_watermark"),
         Flag("--prefill-delayer-queue-min-ratio", "engine.prefill_delayer_queue_min_ratio"),
         Flag("--prefill-delayer-max-delay-ms", "engine.prefill_delayer_max_delay_ms"),
+        *speculative_flags.FLAGS,
         Flag("--page-size", "engine.block_size", default=1, always=True),
         Flag("--disable-radix-cache", "engine.enable_prefix_caching", default=True, means=False),
         Flag("--disable-overlap-schedule", "engine.async_scheduling", default=True, means=False),
@@ -87,7 +95,7 @@ LAUNCH = Launch(
         "disable-custom-all-reduce enable-*allreduce* enable-nccl-nvls enable-symm-mem *flashinfer* *deepep* moe-* "
         "*two-batch-overlap tbo-* *eplb* ep-* expert-parallel-size enable-dp-attention enable-dp-lm-head "
         "disable-shared-experts-fusion disable-chunked-prefix-cache num-continuous-decode-steps triton-* dtype",
-        "speculative decoding is not modelled yet": "speculative-*",
+        "of speculative decoding, the number and shape of drafts are modelled": "speculative-*",
         "adapters are not modelled yet": "*lora*",
         "KV outside the GPU, and moving between servers, is not modelled from flags": "*hicache* disaggregation-* "
         "enable-hierarchical-cache enable-lmcache cpu-offload-gb offload-*",

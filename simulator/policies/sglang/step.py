@@ -6,12 +6,14 @@
 
 from typing import Final, NamedTuple
 
+from simulator.division import cdiv
 from simulator.plan import Holds, Preemption, StepPlan, View
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, step_plan
 from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.sglang.prefill_adder import PrefillAdder, SglangLimits
 from simulator.policies.sglang.prefill_delayer import NO_DELAYS, Delays
 from simulator.request import RequestView
+from simulator.speculative.ahead import tokens_ahead
 
 
 class Note(NamedTuple):
@@ -106,6 +108,14 @@ def _prefill(view: View, limits: SglangLimits, adder: PrefillAdder, note: Note) 
     )
 
 
+def _blocks_to_decode(view: View, request: RequestView) -> int:
+    """Blocks that a decode step takes for this request."""
+    size, computed = view.block_size, request.num_computed_tokens
+    if view.drafting is None:
+        return int(computed % size == 0)
+    return cdiv(computed + tokens_ahead(view.drafting.config, size), size) - request.num_blocks
+
+
 def _retract(view: View, limits: SglangLimits, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
     """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
     known = view.known_outputs
@@ -117,7 +127,7 @@ def _retract(view: View, limits: SglangLimits, note: Note, tried: tuple[RequestV
     retracted: list[RequestView] = []
     while needed > view.num_free_blocks + freed and len(stay) > least:
         retracted.append(stay.pop())
-        needed -= retracted[-1].num_computed_tokens % view.block_size == 0
+        needed -= _blocks_to_decode(view, retracted[-1])
         freed = view.blocks_freed(retracted)
     adder = _adder(view, limits, note)
     if not stay:

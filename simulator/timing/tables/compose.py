@@ -12,6 +12,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
+from simulator.hardware.layer_types import MAMBA
 from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.physics import decode_features
@@ -93,6 +94,9 @@ def compose(
     that the tables lack comes from the first of the `lenders` that has it. With `shares_experts` each GPU holds whole
     experts, otherwise a part of the width of all.
     """
+    if MAMBA in model.layer_types:
+        what = f"{tables.name} has no kernels of Mamba 2, which {model.name} needs"
+        raise InputError(what, hint="cost: {kind: linear, ...}")
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
     tables = with_products(tables, (precision(model), "bf16"), lenders)

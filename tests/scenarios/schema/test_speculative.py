@@ -59,7 +59,9 @@ def test_what_makes_no_sense_is_refused_at_its_key(config: dict[str, Any], key: 
 @pytest.mark.parametrize(
     ("engine", "config", "key", "what"),
     [
-        ({"policy": "sglang"}, {}, "", "these do: chunked_prefill, vllm"),
+        ({"policy": "tgi"}, {}, "", "these do: chunked_prefill, sglang, vllm"),
+        ({"policy": "sglang", "max_num_seqs": 4096}, {}, "", "steps of up to 16,384 tokens"),
+        ({}, {"eagle_topk": 2, "num_draft_tokens": 4}, "", "vLLM verifies chains of drafts"),
         ({}, {"method": "mtp"}, ".method", "no layers for multi-token prediction"),
         ({}, {"num_speculative_tokens": 5}, ".acceptance.rates", "3 rates for 5 drafts"),
         ({}, {"acceptance": "llama-3.1-8b_eagle3", "num_speculative_tokens": 4}, ".acceptance", "at most 3 drafts"),
@@ -85,10 +87,10 @@ def test_no_drafts_are_none() -> None:
     assert build(none).speculation is None
     assert resolved_yaml(none) == resolved_yaml(without)
     assert scenarios.run(none).summary == scenarios.run(without).summary
-    other, left_out = with_policy(scenario(), "sglang")
+    other, left_out = with_policy(scenario(), "continuous")
     assert left_out == ("speculative_config",)
     assert other.engine.speculative_config is None
-    assert with_policy(none, "sglang")[1] == ()
+    assert with_policy(none, "continuous")[1] == ()
 
 
 def test_a_measurement_of_the_model_and_method_is_taken() -> None:
@@ -166,5 +168,5 @@ def test_a_plan_may_vary_the_number_of_drafts() -> None:
     assert (drafting.num_speculative_tokens, drafting.method) == (2, "eagle3")
     assert found.scenario.engine.parameter("max_num_seqs") == 9
     assert found.settings == keys
-    other = make_candidate(scenario(), {**keys, "engine.policy": "sglang"})
+    other = make_candidate(scenario(), {**keys, "engine.policy": "tgi"})
     assert set(other.settings) == {"engine.policy", "engine.max_num_seqs"}

@@ -85,6 +85,14 @@ def gpt_oss(layers: int, experts: int, **fields: Any) -> Config:
     }  # fmt: skip
 
 
+QWEN_HYBRID: Config = {
+    "attention_bias": False, "head_dim": 256, "hidden_size": 2048, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144, "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "shared_expert_intermediate_size": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
 CONFIGS: dict[str, Config] = {
     "llama-2-7b": llama(**LLAMA_2, intermediate_size=11008, num_key_value_heads=32),
     "llama-2-70b": llama(
@@ -113,6 +121,70 @@ CONFIGS: dict[str, Config] = {
     "gpt-oss-20b": gpt_oss(24, 32),
     "gpt-oss-120b": gpt_oss(36, 128),
     "gpt2": GPT2,
+    # The language models of Gemma 3 and Qwen3.5 stand beside a vision model.
+    "gemma-3-27b": {
+        "model_type": "gemma3",
+        "torch_dtype": "bfloat16",
+        "vision_config": {"hidden_size": 1152},
+        "text_config": {
+            "model_type": "gemma3_text",
+            "head_dim": 128,
+            "hidden_size": 5376,
+            "intermediate_size": 21504,
+            "num_attention_heads": 32,
+            "num_hidden_layers": 62,
+            "num_key_value_heads": 16,
+            "sliding_window": 1024,
+            "query_pre_attn_scalar": 168,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        },
+    },
+    "qwen3-next-80b-a3b": {
+        **QWEN_HYBRID,
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 48,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "vocab_size": 151936,
+        "full_attention_interval": 4,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "intermediate_size": 5120,
+    },
+    "qwen3.5-35b-a3b": {
+        "model_type": "qwen3_5_moe",
+        "vision_config": {"hidden_size": 1152},
+        "text_config": {
+            **QWEN_HYBRID,
+            "model_type": "qwen3_5_moe_text",
+            "num_hidden_layers": 40,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+            "vocab_size": 248320,
+            "mamba_ssm_dtype": "float32",
+            "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+        },
+    },
+    "nemotron-nano-9b-v2": {
+        "model_type": "nemotron_h",
+        "hidden_size": 4480,
+        "intermediate_size": 15680,
+        "num_hidden_layers": 56,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 131072,
+        "n_groups": 8,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 80,
+        "ssm_state_size": 128,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+        "mamba_ssm_cache_dtype": "float32",
+    },
 }
 DEEPSEEK: Config = {
     "model_type": "deepseek_v3", "attention_bias": False, "first_k_dense_replace": 3, "hidden_size": 7168,

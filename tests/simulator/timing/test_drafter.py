@@ -57,6 +57,8 @@ def test_each_further_token_is_a_pass_over_one_token_a_request() -> None:
     assert parallel.s(step(4, 3)) == pytest.approx(1 + 0.01 * (16 + 8))
     prompt = StepShape(0, 0, 2, 600, 600, 90_000, prefill_longest=300, drafted_tokens=6)
     assert counted.s(prompt) == pytest.approx(1 + 6 + 2 * (1 + 0.02))
+    tree = Drafter(Linear(1.0, 0.01, 0.0), branches=3)  # of each request, in every pass but the first
+    assert tree.s(step(4, 3)) == pytest.approx(1 + 0.01 * 16 + 2 * (1 + 0.01 * 12))
 
 
 def test_a_projection_reads_its_weights_or_computes() -> None:

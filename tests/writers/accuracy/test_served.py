@@ -48,7 +48,7 @@ def test_a_row_that_contradicts_itself_is_not_scored(fields: dict[str, object], 
     assert says in row.contradiction
     assert figures([score(row)])["rows"] == 0
     fine = {"system": "gb200", "tpot_ms": 14.0, "version": "", "drafts": False, "model": ROW.model}
-    assert replace(row, **fine).contradiction == ""  # type: ignore[arg-type]
+    assert replace(row, **fine).contradiction == ""  # type: ignore[arg-type] # of each field its own type
 
 
 def test_of_two_rows_of_a_setting_the_faster_one_drafts(tmp_path: Path) -> None:

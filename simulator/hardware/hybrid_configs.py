@@ -1,0 +1,117 @@
+"""Where the config.json of a model with several kinds of layers says what they are.
+
+Names and defaults of fields are those of transformers' configuration classes; the state's precision is found where
+vLLM looks for it (model_executor/models/config.py of 0.33).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.hardware.layer_types import DENSE, EXPERTS, FULL, GATED_DELTA, WINDOW, from_words
+
+_LINEAR = {
+    "linear_key_heads": "linear_num_key_heads", "linear_value_heads": "linear_num_value_heads",
+    "linear_head_dim": "linear_key_head_dim", "linear_value_head_dim": "linear_value_head_dim",
+    "linear_conv_kernel_dim": "linear_conv_kernel_dim",
+}  # fmt: skip
+_EXPERTS = {"experts": "num_experts", "active_experts": "num_experts_per_tok", "intermediate": "moe_intermediate_size"}
+_MAMBA = {
+    "linear_key_heads": "n_groups", "linear_value_heads": "mamba_num_heads",
+    "linear_head_dim": "ssm_state_size", "linear_value_head_dim": "mamba_head_dim",
+    "linear_conv_kernel_dim": "conv_kernel",
+}  # fmt: skip
+_QWEN_DEFAULTS = {
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "head_dim": 256, "max_position_embeddings": 32768,
+}  # fmt: skip
+_QWEN = {"qk_norm": True, "attention_gate": True}
+_PLAIN = {"attention_bias": False, "mlp_bias": False}
+
+HYBRIDS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {
+        "names": {"sliding_window": "sliding_window"}, "constants": {"tie_embeddings": True, "qk_norm": True},
+        "only": _PLAIN, "pattern": WINDOW * 5 + FULL, "interval": "sliding_window_pattern",
+        "defaults": {"vocab_size": 262208, "max_position_embeddings": 131072, "head_dim": 256, "sliding_window": 4096,
+                     "num_attention_heads": 8, "num_key_value_heads": 4},
+    },
+    "qwen3_next": {
+        "names": {**_LINEAR, **_EXPERTS}, "constants": _QWEN, "pattern": GATED_DELTA * 3 + FULL,
+        "only": {**_PLAIN, "decoder_sparse_step": 1, "mlp_only_layers": []}, "interval": "full_attention_interval",
+        "defaults": {**_QWEN_DEFAULTS, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512},
+    },
+    "qwen3_5_text": {
+        "names": _LINEAR, "constants": _QWEN, "only": _PLAIN, "pattern": GATED_DELTA * 3 + FULL,
+        "interval": "full_attention_interval", "defaults": _QWEN_DEFAULTS,
+    },
+    "qwen3_5_moe_text": {
+        "names": {**_LINEAR, **_EXPERTS}, "constants": _QWEN, "only": _PLAIN, "pattern": GATED_DELTA * 3 + FULL,
+        "interval": "full_attention_interval",
+        "defaults": {**_QWEN_DEFAULTS, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512},
+    },
+    "nemotron_h": {
+        "names": _MAMBA, "constants": {"gated_mlp": False}, "pattern": FULL,
+        "only": {"attention_bias": False, "mlp_bias": False, "use_bias": False, "moe_latent_size": None},
+        "defaults": {"n_groups": 8, "mamba_num_heads": 128, "ssm_state_size": 128, "mamba_head_dim": 64,
+                     "conv_kernel": 4, "head_dim": 128, "mamba_ssm_cache_dtype": "float32"},
+    },
+}  # fmt: skip
+"""By `model_type`: fields beside the usual ones, what all have, what none may differ in, and the usual pattern."""
+
+_STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+
+def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that describes the language model, where that is one of `HYBRIDS` beside another."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict) or inner.get("model_type") not in HYBRIDS:
+        return config
+    outer = {key: config[key] for key in ("quantization_config", "torch_dtype", "dtype") if key in config}
+    return {**outer, **inner}
+
+
+def kinds_of_layers(config: Mapping[str, Any], usual: str, interval_key: str) -> str:
+    """The letters of the layers: as the file lists them, or by its interval, or the `usual` pattern."""
+    if isinstance(written := config.get("hybrid_override_pattern"), str):
+        return written
+    if config.get("layer_types"):
+        words = config["layer_types"]
+        if not isinstance(words, list):
+            raise InputError(f"config.json: layer_types must be a list, not {words!r}")
+        return from_words(words)
+    interval = config.get(interval_key)
+    return usual[0] * (interval - 1) + FULL if isinstance(interval, int) and interval > 0 else usual
+
+
+def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[str, object]:
+    """Dimensions of a model of `HYBRIDS` that no single field says."""
+    found: dict[str, object] = {}
+    if kind == "nemotron_h":
+        found["intermediate"] = config.get("intermediate_size")
+        if EXPERTS in pattern:
+            found |= {"experts": config.get("n_routed_experts"), "active_experts": config.get("num_experts_per_tok")}
+            found |= {"intermediate": config.get("moe_intermediate_size"), "shared_experts": _shared(config)}
+            found |= {"dense_intermediate": config.get("intermediate_size")} if DENSE in pattern else {}
+    elif "moe_intermediate_size" in config:
+        found["shared_experts"] = _shared(config)
+    dtype = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype") or "auto"
+    if dtype not in _STATE_BYTES:
+        raise InputError(f"config.json: mamba_ssm_dtype {dtype!r} is not understood", hint=", ".join(_STATE_BYTES))
+    same_width = config.get("linear_value_head_dim") == config.get("linear_key_head_dim")
+    if kind not in ("gemma3_text", "nemotron_h") and same_width:
+        found["linear_value_head_dim"] = 0
+    if kind != "gemma3_text":
+        found["state_dtype_bytes"] = _STATE_BYTES[dtype]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _shared(config: Mapping[str, Any]) -> int:
+    """Shared experts, as so many of a routed expert's width."""
+    width = config.get("shared_expert_intermediate_size", config.get("moe_shared_expert_intermediate_size"))
+    routed = config.get("moe_intermediate_size")
+    if width is None or not isinstance(routed, int) or routed < 1:
+        return 1
+    if not isinstance(width, int) or width % routed:
+        what = f"the shared expert's width {width!r} is no multiple of moe_intermediate_size {routed}"
+        raise InputError(f"config.json: {what}, which is not simulated")
+    return width // routed * int(config.get("n_shared_experts") or 1)

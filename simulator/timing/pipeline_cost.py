@@ -1,0 +1,47 @@
+"""Seconds of a step on a pipeline: each stage computes some of the layers, and hands its result to the next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.timing.cost import CostModel, StepCounts, StepShape
+
+ENGINE_IDLE_S: Final = 0.001
+"""vLLM's engine sleeps so long after a call that ran no model (0.33, vllm/v1/engine/core.py:1694)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCost:
+    """A cost for each stage, in order. Implements CostModel: a step that is alone on the pipeline.
+
+    Between two stages lie `hop_s` seconds and `hop_s_per_token` for each token of the step. `idle_s` is the sleep of
+    the engine after a call that ran no model; with 0 it makes no call either that only tells of ended requests.
+    """
+
+    stages: tuple[CostModel, ...]
+    hop_s: float = 0.0
+    hop_s_per_token: float = 0.0
+    idle_s: float = ENGINE_IDLE_S
+
+    def stages_s(self, shape: StepShape) -> list[float]:
+        """Seconds that the step takes on each stage."""
+        return [stage.step_s(shape) for stage in self.stages]
+
+    def transfer_s(self, shape: StepShape) -> float:
+        """Seconds from the end of a stage until the next has its result."""
+        return self.hop_s + self.hop_s_per_token * shape.tokens
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return any(stage.wants_context_stats for stage in self.stages)
+
+    def step_s(self, shape: StepShape) -> float:
+        if not shape.tokens:
+            return 0.0
+        return sum(self.stages_s(shape)) + (len(self.stages) - 1) * self.transfer_s(shape)
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        return [self.step_s(shape.later(later)) for later in range(repeat)]
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return list(dict.fromkeys(remark for stage in self.stages for remark in stage.remarks(steps)))

@@ -1,0 +1,92 @@
+"""Pipelines decide as vLLM's own batch queue did, on every batch, and each rule is needed for it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.engine.pipeline import replica
+from simulator.engine.speculative import replica as speculative_replica
+from simulator.fleet import fleet
+from simulator.policies import chunked_prefill
+from tests.parity import features
+from tests.parity.pipeline_features import pipeline
+from tests.parity.test_features import broken, recorded
+
+COMPARED = (
+    "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
+)  # fmt: skip
+UNORDERED = ("finished", "running")
+
+
+def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
+    """Where the two part; batches that schedule, finish and preempt nothing are left out."""
+    ours, theirs = [[s for s in x if s["scheduled"] or s["finished"] or s["preempted"]] for x in (ours, theirs)]
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        for key in COMPARED:
+            if (sorted(a[key]) != sorted(b[key])) if key in UNORDERED else (a[key] != b[key]):
+                return f"batch {number}, {key}: ours {a[key]}, vLLM {b[key]}"
+        if list(a["scheduled"]) != list(b["scheduled"]):
+            return f"batch {number}, order: ours {list(a['scheduled'])}, vLLM {list(b['scheduled'])}"
+        if any(abs(a[key] - b[key]) > 1e-6 for key in ("t_start", "t_end")):
+            return f"batch {number}: ours until {a['t_end']} s, vLLM until {b['t_end']} s"
+    return None if len(ours) == len(theirs) else f"{len(ours)} batches, vLLM {len(theirs)}"
+
+
+def differences(every: int = 1) -> Iterator[str]:
+    """The recorded cases that are decided otherwise; half with fast-forward, a third with ids of blocks."""
+    for item in recorded("pipeline")[::every]:
+        seed = item["seed"]
+        try:
+            ours = pipeline(item["case"], fast_forward=seed % 2 == 0, by_id=seed % 3 == 0)
+            found = first_difference(ours, item["records"])
+        except Exception as error:  # a broken rule may break anything
+            found = f"{type(error).__name__}: {error}"
+        if found is not None:
+            yield f"case {seed}: {found}"
+
+
+def test_recorded_cases_are_decided_as_vllm_did() -> None:
+    assert len(recorded("pipeline")) == 60
+    assert list(differences(every=4)) == []
+    assert features.DECIDES["pipeline"] is pipeline
+
+
+QUEUE, REPLICA, REQUEST = "engine.pipeline.batch_queue", "engine.pipeline.replica", "engine.pipeline.request"
+PLAN, RESULTS = "policies.chunked_prefill.drafted", "engine.speculative.results"
+RULES = [
+    (QUEUE, "len(queue) == replica.depth", "len(queue) == max(1, replica.depth - 1)"),
+    (QUEUE, "or not (executed or replica.has_work)", "or not executed"),
+    (QUEUE, "if not executed and replica.idle_s > 0 and replica.has_work:", "if False:"),
+    (QUEUE, "replica.idle_s > 0 and replica.has_work:", "replica.idle_s > 0:"),
+    (QUEUE, "                queue.append(batch)\n", "                if batch.shape.tokens: queue.append(batch)\n"),
+    (REPLICA, "self._stages + self._overlaps", "self._stages"),
+    (REPLICA, "decode_clock.plans + self._stages", "decode_clock.plans + 1"),
+    (REPLICA, "decode_clock.plans + self._stages", "decode_clock.plans + self._stages + 1"),
+    (REPLICA, "or (self._tells_ends and self.idle_s > 0)", ""),
+    (REPLICA, "max(ready_s, free_s[stage])", "ready_s"),
+    (REPLICA, "ready_s = end_s + transfer_s", "ready_s = end_s"),
+    (REPLICA, "free_s[-1] = max(now_s, free_s[-1])", "now_s"),
+    (REQUEST, "if self.clock.plans < self.decode_from:", "if False:"),
+    (REQUEST, "+ self.num_output_placeholders", ""),
+    (PLAN, " or request.stale_tokens:", ":"),
+    (RESULTS, "if live.status is WAITING:", "if False:"),
+    (RESULTS, "live.base_computed - live.in_flight_tokens", "live.base_computed"),
+]
+
+# Where each module's part is taken from.
+PARTS: dict[str, tuple[Any, str]] = {
+    QUEUE: (fleet, "BatchQueueLoop"),
+    REPLICA: (fleet, "PipelinedReplica"),
+    REQUEST: (replica, "PipelinedRequest"),
+    PLAN: (chunked_prefill, "drafted_step"),
+    RESULTS: (speculative_replica, "VerifyResults"),
+}
+
+
+@pytest.mark.parametrize(("module", "old", "new"), RULES)
+def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = broken(f"simulator.{module}", old, new)
+    user, name = PARTS[module]
+    monkeypatch.setattr(user, name, getattr(made, name))
+    assert next(differences(), None) is not None

@@ -1,0 +1,94 @@
+"""The price of adapters, from dimensions worked out by hand."""
+
+import pytest
+
+from simulator.engine.adapters import Adapters
+from simulator.errors import InputError
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import find_model
+from simulator.request import Request
+from simulator.request_state import DecodeClock, RequestState
+from simulator.timing.cost import StepShape
+from simulator.timing.linear_cost import Linear
+from simulator.timing.lora import KERNEL_S, Loras, RanksWithLoras, WithLoras
+
+LLAMA = find_model("llama-3.1-8b")
+RANK_16 = Loras(LLAMA, find_gpu("h100"), 1, 16)
+
+
+def test_a_slot_holds_the_matrices_of_every_projection() -> None:
+    # inputs of each slice, and outputs: q, k, v; o; gate, up; down
+    weights = (3 * 4096 + 4096 + 2 * 1024) + (4096 + 4096) + (2 * 4096 + 2 * 14336) + (14336 + 4096)
+    assert RANK_16.slot_bytes == 32 * 16 * weights * 2
+    halves = (3 * 4096 + 2048 + 2 * 512) + (2048 + 4096) + (2 * 4096 + 14336) + (7168 + 4096)
+    assert Loras(LLAMA, find_gpu("h100"), 2, 16).slot_bytes == 32 * 16 * halves * 2
+
+
+def test_experts_have_no_adapters() -> None:
+    model = find_model("mixtral-8x7b")
+    weights = (3 * 4096 + 4096 + 2 * 1024) + (4096 + 4096)
+    assert Loras(model, find_gpu("h100"), 1, 8).slot_bytes == model.layers * 8 * weights * 2
+
+
+def test_few_tokens_take_the_shortest_kernels() -> None:
+    shape = StepShape(4, 400, loras=1, lora_tokens=4)
+    assert RANK_16.s(shape) == pytest.approx(32 * 8 * KERNEL_S)
+    assert RANK_16.s(shape._replace(lora_tokens=0)) == 0.0
+
+
+def test_many_tokens_take_their_bytes() -> None:
+    shape = StepShape(0, 0, 1, 8192, 8192, loras=2, lora_tokens=8192)
+    moved = 0
+    for inputs, outputs, slices in ((4096, 6144, 3), (4096, 4096, 1), (4096, 28672, 2), (14336, 4096, 1)):
+        moved += (8192 + 2 * slices * 16) * inputs * 2 + (2 * 8192 + 2 * 16) * outputs * 2
+        moved += 2 * 8192 * slices * 16 * 4
+    assert RANK_16.s(shape) == pytest.approx(32 * moved / (3350e9 * 0.85))
+
+
+def test_an_adapter_comes_over_the_host_link() -> None:
+    shape = StepShape(1, 10, loaded_loras=3)
+    assert RANK_16.s(shape) == pytest.approx(3 * RANK_16.slot_bytes / 55e9)
+
+
+def test_a_run_of_steps_costs_what_its_steps_do() -> None:
+    cost = WithLoras(Linear(1e-3, 1e-5, 1e-7), RANK_16)
+    shape = StepShape(5, 700, loras=2, lora_tokens=3)
+    assert cost.decode_run_s(shape, 4) == [cost.step_s(shape.later(i)) for i in range(4)]
+    assert cost.step_s(shape) > Linear(1e-3, 1e-5, 1e-7).step_s(shape)
+
+
+def test_ranks_wait_for_the_slowest_adapters() -> None:
+    class Common:
+        def group_step_s(self, shapes: object) -> float:
+            return 1.0
+
+    shapes = [StepShape(4, 9, loras=1, lora_tokens=n) for n in (4, 4096)]
+    assert RanksWithLoras(Common(), RANK_16).group_step_s(shapes) == 1.0 + RANK_16.s(shapes[1])
+
+
+def test_latent_attention_is_not_priced() -> None:
+    with pytest.raises(InputError, match="latent attention"):
+        _ = Loras(find_model("deepseek-v3"), find_gpu("h200"), 8, 16).slot_bytes
+
+
+def test_the_slot_used_longest_ago_is_given_up() -> None:
+    clock = DecodeClock(16)
+    first, second, third = (
+        RequestState(Request(row, str(row), 0.0, 8, 8, 8, lora=name), clock) for row, name in enumerate("abc")
+    )
+    slots = Adapters(2)
+    loaded = []
+
+    def step_with(*enters: RequestState) -> None:
+        assert all(slots.entered(live) for live in enters)
+        loaded.append(slots.counted(StepShape(1, 8), [(live, 8, 0) for live in enters]).loaded_loras)
+
+    step_with(first, second)
+    slots.left(second)
+    slots.left(first)
+    step_with(third)  # in place of b, which was used before a
+    slots.left(third)
+    step_with(first)
+    step_with(second)  # in place of c
+    assert loaded == [2, 1, 0, 1]
+    assert not slots.entered(third)
