@@ -13,11 +13,20 @@ from pathlib import Path
 
 from docs.writers.accuracy.residuals import write
 from docs.writers.accuracy.served import ENGINES, Row, read_rows
-from docs.writers.accuracy.served_score import by, figures, read_rows_again, reasons, score, table, worse, write_rows
+from docs.writers.accuracy.served_score import (
+    FIGURES,
+    by,
+    figures,
+    read_rows_again,
+    reasons,
+    score,
+    table,
+    worse,
+    write_rows,
+)
 from scenarios.places import shared_folder
 from simulator.errors import InputError
 
-FIGURES = Path(__file__).with_name("figures.json")
 EVERY_ROOFLINE = 8  # rows that are priced by the roofline too
 ROWS = "measured/ground_truth/silicon"
 

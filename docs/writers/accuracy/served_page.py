@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from docs.writers.accuracy.__main__ import FIGURES
+from docs.writers.accuracy.served_score import FIGURES
 from scenarios.prediction.residuals import FILE, METRICS
 
 _HEAD = """# Runs of real servers
 
 This page is generated: `make pages PAGES=served` writes it from the figures that `make accuracy` keeps. The runs are
 from the sample of aiconfigurator-core 0.12.0 (Apache-2.0), which gathers InferenceX's and NVIDIA's own. **These rows
-were seen**: {rows:,} of the 2,012 aggregated runs of `agg_vllm`, `agg_sglang` and `agg_trtllm` that are priced here; the
-other rows of the sample were not opened. Kernel tables, not runs, price the steps. Three things were chosen on these
-rows: the hosts of SGLang (two constants) and of TensorRT-LLM (none), and the intervals; each was tested on cells that
-it had not seen.
+were seen**: 2,012 aggregated runs (`agg_vllm`, `agg_sglang`, `agg_trtllm`), of which {rows:,} are priced and scored
+here. The other rows of the sample were not opened. Kernel tables, not runs, price the steps. Three things were chosen
+on these rows: the hosts of SGLang (two constants) and of TensorRT-LLM (none), and the intervals. Each was tested on
+cells that it had not seen.
 
 An error is simulated over measured, less one; a median is of its size. A row gives one figure a run and none of the
 server's flags: `docs/writers/accuracy/served.py` says what is taken for them, and which rows contradict themselves and
@@ -63,9 +63,9 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
     lines = [
         "## How often an interval holds",
         "",
-        "`prediction` in summary.json has intervals of 90 %. Each line leaves out the rows of one model, GPU, version or",
-        "engine after the other and asks the intervals by all others. The width is the upper end over the lower, in the",
-        "median; groups are those of 100 rows and more, the least and the most of them.",
+        "`prediction` in summary.json has intervals of 90 %. Each line leaves out the rows of one model, GPU, version",
+        "or engine after the other and asks the intervals by all others. The width is the upper end over the lower,",
+        "in the median. Groups are those of 100 rows and more: the one that is held least often, and the most.",
         "",
         "| metric | left out | held (%) | width | groups (%) |",
         "| --- | --- | ---: | ---: | --- |",
@@ -75,7 +75,8 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
             shares = {name: share for name, (_, share) in found["groups"].items()}
             ends = sorted(shares, key=lambda name: shares[name])
             words = ", ".join(f"{name} {100 * shares[name]:.0f}" for name in dict.fromkeys([*ends[:1], *ends[-1:]]))
-            lines.append(f"| {metric} | {way} | {100 * found['coverage']:.1f} | {found['width']:.2f} | {words or '-'} |")
+            held = f"{100 * found['coverage']:.1f} | {found['width']:.2f}"
+            lines.append(f"| {metric} | {way} | {held} | {words or '-'} |")
     wider = ", ".join(f"{name} {times:.2f}" for name, times in residuals["wider"].items())
     lines += [
         "",

@@ -16,6 +16,8 @@ from scenarios.runs.runner import run
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
 
+FIGURES = Path(__file__).with_name("figures.json")
+"""The figures last committed."""
 WAVES = 3
 """So many times the concurrency are the requests of a run."""
 
