@@ -1,7 +1,5 @@
 """A plan by the pessimistic end of the prediction: steps that take longer, and first tokens later still."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ full batch would need it. Where steps take f times as long, a batch grows until 
 f (1 - busy) / (1 - f busy) times as long, at most as long as in a full batch. Above f busy = 1 the queue grows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
