@@ -114,6 +114,10 @@ def below(plan: Plan) -> list[str]:
         lines.append(f"unsure:  the rate moves by {moves}{edge}")
     if best.prediction is not None:
         lines.append(f"within:  {prediction_words(best.prediction)}")
+    if best.rate_at_best is not None and best.bounds is not None:
+        share = best.bounds.value / best.rate_at_best
+        reached = f"this is {share:.0%} of it" if share <= 1 else "a run this short ends before its queue is full"
+        lines.append(f"at best: no scheduler serves more than {rate_text(best.rate_at_best)} req/s for ever; {reached}")
     if best.note:
         lines.append(f"note:    {best.note}")
     if best.advice:

@@ -75,8 +75,11 @@ def is_noticed(*kinds: str) -> bool:
 
 
 def broken(name: str, old: str, new: str) -> ModuleType:
-    """The module with one change."""
-    source = Path(str(importlib.import_module(name).__file__)).read_text(encoding="utf-8")
+    """The module with one change; the test is skipped where it is compiled, as others keep to what they compiled."""
+    path = Path(str(importlib.import_module(name).__file__))
+    if path.suffix != ".py":
+        pytest.skip("a rule that is compiled cannot be changed")
+    source = path.read_text(encoding="utf-8")
     assert source.count(old) == 1, old
     made = ModuleType(name)
     exec(compile(source.replace(old, new), name, "exec"), made.__dict__)
