@@ -57,6 +57,7 @@ CORE = (
     "simulator/engine/speculative/apply.py",
     "simulator/engine/speculative/batch.py",
     "simulator/engine/speculative/log.py",
+    "simulator/engine/speculative/ranks.py",
     "simulator/engine/speculative/replica.py",
     "simulator/engine/speculative/request.py",
     "simulator/engine/speculative/results.py",

@@ -86,9 +86,6 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
-            what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
-            raise InputError(what, hint="prefill_schedule_interval: 1")
         others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
         if state.adapters is not None and any(other is not None for other in others):
             what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
@@ -123,9 +120,8 @@ class Fleet:
             self.clocks += [self._make_clock()] * group.replicas
         make: Callable[..., Replica] = Replica
         if group.speculation is not None:
-            if group.role != "both":
-                raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-            make = partial(_speculative, group)
+            ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
+            make = partial(_speculative, group, ranks)
         if group.connector is not None:
             _check_connector(group)
             make = partial(ConnectedReplica, group.connector)
@@ -154,7 +150,8 @@ class Fleet:
         """Start the processes that drive the replicas; returns where each takes its requests."""
         if group.group_cost is not None:
             clock = self.clocks[replicas[0].index]
-            together = DataParallelGroup(clock, replicas, group.group_cost)
+            drafts = 0 if group.speculation is None else group.speculation.config.num_speculative_tokens
+            together = DataParallelGroup(clock, replicas, group.group_cost, drafts)
             clock.process(together.serve())
             return together.intakes
         intakes = []
@@ -174,14 +171,23 @@ class Fleet:
         return intakes
 
 
-def _speculative(of: ReplicaGroup, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any) -> Replica:
-    """A replica that drafts, as its policy takes memory for it."""
+def _speculative(
+    of: ReplicaGroup, ranks: int, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any
+) -> Replica:
+    """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
     assert of.speculation is not None
+    config = of.speculation.config
     takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
     if takes_ahead and of.group_cost is not None:
         raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    if takes_ahead and of.role != "both":
+        raise InputError(f"the group {of.name} drafts, and its policy does so only where it prefills and decodes alike")
+    if of.role != "both":
+        config = config.with_transfers()
+    if ranks > 1:
+        config = config.in_ranks()
     make = AheadReplica if takes_ahead else SpeculativeReplica
-    return make(of.speculation, index, clock, policy, *others, **options)
+    return make(of.speculation._replace(config=config), index, clock, policy, *others, **options)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

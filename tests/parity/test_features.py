@@ -241,9 +241,3 @@ def test_of_both_caps_the_requests_are_told_of_first() -> None:
 def test_a_kind_that_is_not_decided_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="no cases of the kind 'telepathy'; it decides: balancer, queue_caps, "):
         features.decide("telepathy", {})
-
-
-def test_drafts_with_a_cadence_are_refused() -> None:
-    case = recorded("spec_ngram")[0]["case"]
-    with pytest.raises(InputError, match="it has no prefill_schedule_interval above 1 yet"):
-        features.decide("spec_ngram", {**case, "config": {**case["config"], "prefill_schedule_interval": 2}})

@@ -81,7 +81,8 @@ class ConnectedReplica(SpeculativeReplica):
         self._clock = clock
         self.completion.ended = self._ended
 
-    def _new(self, request: Request) -> RequestState:
+    def new_request(self, request: Request) -> RequestState:
+        """See `Replica.new_request`."""
         return ConnectedRequest(request, self.state.decode_clock)
 
     def _room(self, request: RequestView, num_blocks: int, block_size: int) -> int:

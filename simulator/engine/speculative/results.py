@@ -55,6 +55,11 @@ class VerifyResults(LateResults):
             self._in_flight, self.end_s = step, step.ends_s[-1]
         return sampled
 
+    @property
+    def in_flight(self) -> VerifyStep | None:
+        """The step whose results are still to come."""
+        return self._in_flight
+
     def take_in_all(self) -> bool:
         """Take in the results in flight; returns whether there was a token among them."""
         step, self._in_flight = self._in_flight, None
