@@ -45,6 +45,8 @@ def _obstacle(scenario: Scenario, apart: bool) -> str | None:
         return f"the policy {policy_label(engine.policy)} does not plan with them"
     if apart:
         return "the replicas prefill and decode apart"
+    if scenario.hardware.pipeline_parallel > 1:
+        return "they do not go with hardware.pipeline_parallel yet"
     if scenario.hardware.kv_offload is not None:
         return "they do not go with hardware.kv_offload yet"
     found = {

@@ -12,6 +12,7 @@ from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
 from scenarios.assembly.offloading import build_offloading, connected_blocks
+from scenarios.assembly.pipeline import build_pipeline, check_pipeline, pipeline_cache
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
     from simulator.timing.cost import CostModel, GroupCost
+    from simulator.timing.pipeline_cost import PipelineCost
 
 _KEY = "hardware.enable_expert_parallel"
 
@@ -55,6 +57,7 @@ class ReplicaParts:
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
     has_kv_groups: bool = False
+    pipeline: PipelineCost | None = None
     connector: MakeConnector | None = None
 
 
@@ -64,6 +67,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     Raises InputError where they do not fit together.
     """
     policy = build_policy(scenario)
+    check_pipeline(scenario)
     kv, groups = _build_kv(scenario, policy, apart)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
@@ -72,6 +76,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    pipeline = build_pipeline(scenario, cost)
     connector = build_offloading(scenario, kv)
     if connector is not None:
         make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
@@ -85,7 +90,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,
-        cost,
+        cost if pipeline is None else pipeline,
         swap_s,
         make_blocks,
         make_blocks_by_id,
@@ -95,6 +100,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
         has_kv_groups=groups is not None,
+        pipeline=pipeline,
         connector=connector,
     )
 
@@ -134,6 +140,8 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
         )
         if (plan := plan_of(scenario, settings, apart=apart)) is not None:
             return cache_of(plan, hardware.swap_space_gib), plan
+        if hardware.pipeline_parallel > 1:
+            return pipeline_cache(scenario, settings), None
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks), None
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
