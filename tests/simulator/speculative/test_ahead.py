@@ -106,10 +106,9 @@ def test_ranks_that_share_their_steps_do_not_draft_ahead() -> None:
     group = ReplicaGroup(
         lambda: made, Memory(100, 1), Linear(1.0), speculation=speculation, group_cost=Alike(), replicas=2
     )
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     whole = Workload(
-        arrival_s=np.zeros(1),
-        **{name: np.ones(1, dtype=np.int64) for name in ("input_tokens", "output_tokens", "max_tokens")},
-        **{name: np.zeros(1, dtype=np.int64) for name in ("priority", "class_index")},
+        arrival_s=np.zeros(1), input_tokens=one, output_tokens=one, max_tokens=one, priority=none, class_index=none
     )
     with pytest.raises(InputError, match="only in ranks of their own"):
         simulate_fleet(whole, [group])
