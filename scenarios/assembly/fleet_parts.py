@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.groups import Group, groups_of
+from scenarios.assembly.pulling import build_pulling, failing_loads
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
@@ -61,7 +62,7 @@ class BuiltGroup:
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
-    fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    fleet = tuple(BuiltGroup(group, build_pulling(scenario, group, build)) for group in groups_of(scenario))
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:
@@ -79,7 +80,7 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
 def build_link(scenario: Scenario) -> LinkSpeed | None:
     """Build the link that KV moves over; None where the scenario has none."""
     link = scenario.kv_transfer
-    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s)
+    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s, failing_loads(scenario))
 
 
 def build_router(scenario: Scenario) -> Router:

@@ -218,6 +218,8 @@ class Scenario(Strict):
             del found["measure"]["metrics"]
         if self.hardware.kv_offload is None:
             del found["hardware"]["kv_offload"]
+        if self.kv_transfer is not None and self.kv_transfer.connector is None:
+            found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
 
     def resolved_around(self) -> dict[str, Any]:
