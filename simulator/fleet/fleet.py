@@ -12,6 +12,7 @@ from simulator.engine.connector.loop import ConnectedLoop
 from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.hybrid.replica import GroupedReplica
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.pipeline.batch_queue import BatchQueueLoop
@@ -86,9 +87,10 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        role = group.role if group.role != "both" else None
+        others = (group.speculation, group.pipeline, group.make_executor, role)
         if state.adapters is not None and any(other is not None for other in others):
-            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            what = f"the group {group.name} serves adapters: drafts, stages, a device or another group know none yet"
             raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
@@ -122,6 +124,12 @@ class Fleet:
         if group.speculation is not None:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
+        if group.has_kv_groups:
+            others = group.speculation, group.pipeline, group.connector
+            if group.role != "both" or any(part is not None for part in others):
+                what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
+                raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
+            make = GroupedReplica
         if group.connector is not None:
             _check_connector(group)
             make = partial(ConnectedReplica, group.connector)
@@ -194,6 +202,7 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     """Raise InputError for what a pipeline is not put together with."""
     others = {
         "drafts": group.speculation is not None,
+        "a connector": group.connector is not None,
         "data-parallel ranks that step together": group.group_cost is not None,
         "prefill and decode apart": group.role != "both",
     }
