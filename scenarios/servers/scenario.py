@@ -114,7 +114,8 @@ def _given(launch: Launch, read: Read, card: str, version: object, places: dict[
     for key, value in defaults.items():
         if key not in given:
             given[key], places[key] = value, _BY_DEFAULT
-    for key, value in (launch.joined({**given, "model": read.model}) if launch.joined else {}).items():
+    about = {**given, "model": read.model, "said": frozenset(read.taken)}
+    for key, value in (launch.joined(about) if launch.joined else {}).items():
         given[key], places[key] = value, "follows from the others"
     return given
 

@@ -66,6 +66,10 @@ def key(found: Found, path: str) -> Any:
          "hardware.swap_space_gib", 8),
         ("VLLM_USE_V1=0 vllm serve {m}", "engine.policy", "vllm_v0"),
         ("sglang serve --model-path {m} --tp 4 --chunked-prefill-size -1", "engine.chunked_prefill_size", -1),
+        ("sglang serve --model-path {m} --speculative-algorithm EAGLE3", "engine.max_num_seqs", 48),
+        ("sglang serve --model-path {m} --speculative-algorithm NGRAM --max-running-requests 9",
+         "engine.max_num_seqs", 9),
+        ("sglang serve --model-path {m}", "engine.max_num_seqs", 2048),
         ("trtllm-serve serve {m} --max_batch_size 5", "engine.max_num_seqs", 5),
         ("python3 -m dynamo.vllm --model {m} --max-num-seqs 6", "engine.max_num_seqs", 6),
     ],
@@ -74,6 +78,33 @@ def test_a_command_line_is_read_as_its_server_reads_it(line: str, path: str, val
     found = made(line.format(m=LLAMA))
     assert key(found, path) == value
     assert found.read.unknown == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "config"),
+    [
+        ("EAGLE3 --speculative-draft-model-path a/head", ("eagle3", 5, 4, 8)),  # SGLang's choice for Llama
+        ("eagle3 --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 9",
+         ("eagle3", 3, 1, None)),
+        ("EAGLE --speculative-num-steps 2 --speculative-eagle-topk 4 --speculative-num-draft-tokens 6",
+         ("eagle", 2, 4, 6)),
+        ("NGRAM", ("ngram", 11, 1, None)),
+        ("STANDALONE --speculative-draft-model-path Qwen/Qwen3-0.6B", ("draft_model", 3, 1, None)),
+    ],
+)  # fmt: skip
+def test_drafts_of_sglang_are_those_that_it_chooses(flags: str, config: tuple[object, ...]) -> None:
+    found = made(
+        f"sglang serve --model-path {LLAMA} --speculative-algorithm {flags}"
+    ).scenario.engine.speculative_config
+    assert found is not None
+    assert (found.method, found.num_speculative_tokens, found.eagle_topk, found.num_draft_tokens) == config
+    assert found.draft_model == ("qwen3-0.6b" if found.method == "draft_model" else None)
+
+
+def test_a_drafter_that_is_not_modelled_is_named() -> None:
+    found = made(f"sglang serve --model-path {LLAMA} --speculative-algorithm DFLASH")
+    assert found.scenario.engine.speculative_config is None
+    assert "--speculative-algorithm DFLASH" in found.read.not_modelled
 
 
 def test_what_flags_do_not_say_is_what_the_server_does_on_that_gpu() -> None:
