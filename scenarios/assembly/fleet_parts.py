@@ -33,7 +33,9 @@ class BuiltGroup:
         """Return the group with steps that take `factor` times as long."""
         cost, group_cost = self.parts.cost, self.parts.group_cost
         scaled = None if group_cost is None else ScaledGroup(group_cost, factor)
-        return replace(self, parts=replace(self.parts, cost=Scaled(cost, factor), group_cost=scaled))
+        pipe = None if self.parts.pipeline is None else self.parts.pipeline.scaled(factor)
+        whole = Scaled(cost, factor) if pipe is None else pipe
+        return replace(self, parts=replace(self.parts, cost=whole, group_cost=scaled, pipeline=pipe))
 
     @property
     def replicas(self) -> ReplicaGroup:
@@ -56,6 +58,7 @@ class BuiltGroup:
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
+            pipeline=parts.pipeline,
             connector=parts.connector,
         )
 
@@ -70,6 +73,9 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     if apart and any(built.parts.queue_caps for built in fleet):
         what = "a cap on the queue of one server says nothing of halves of requests on two"
         raise scenario.error("fleet", what, "leave out max_num_queued_reqs and max_num_queued_tokens")
+    if apart and any(built.parts.pipeline is not None for built in fleet):
+        what = "groups that prefill or decode for others have no pipeline yet"
+        raise scenario.error("fleet", what, "hardware.pipeline_parallel: 1 in each")
     models = {repr(built.group.scenario.resolve_model()) for built in fleet}
     if apart and len(models) > 1:
         what = "groups that prefill and groups that decode have different models"

@@ -117,6 +117,9 @@ def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
     if built.parts.connector is not None:
         what = "copies of KV between GPUs and host are not handed to a real scheduler"
         raise scenario.error("hardware.kv_offload", what, "leave the key out, and compare the rest")
+    if scenario.hardware.pipeline_parallel > 1:
+        what = "the stages of a pipeline are not handed to a real scheduler yet"
+        raise scenario.error("hardware.pipeline_parallel", what, "give 1, and compare the rest")
     drafting = None if speculation is None else Drafting(speculation.config, speculation.max_model_len)
     if drafting is not None and engine == SGLANG:
         what = "drafts are not handed to SGLang's scheduler"

@@ -86,9 +86,10 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        role = group.role if group.role != "both" else None
+        others = (group.speculation, group.pipeline, group.make_executor, role)
         if state.adapters is not None and any(other is not None for other in others):
-            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
+            what = f"the group {group.name} serves adapters: drafts, stages, a device or another group know none yet"
             raise InputError(what, hint="leave max_loras out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
@@ -194,6 +195,7 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     """Raise InputError for what a pipeline is not put together with."""
     others = {
         "drafts": group.speculation is not None,
+        "a connector": group.connector is not None,
         "data-parallel ranks that step together": group.group_cost is not None,
         "prefill and decode apart": group.role != "both",
     }
