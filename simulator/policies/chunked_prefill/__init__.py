@@ -14,6 +14,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
+from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import (
     NEWEST,
@@ -88,6 +89,7 @@ class ChunkedPrefill:
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
+    asks_groups: ClassVar[bool] = True
     fills_pipelines: ClassVar[bool] = True
 
     @property
@@ -136,6 +138,8 @@ class ChunkedPrefill:
         drafting = view.drafting
         if drafting is not None and drafting.connector is not None:
             return connected_step(view, self._limits, drafting, drafting.connector)
+        if view.groups is not None:
+            return grouped_step(view, self._limits, view.groups)
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         if drafting is not None:
