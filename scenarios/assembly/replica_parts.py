@@ -23,8 +23,8 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
-from simulator.timing.lora import RanksWithLoras, WithLoras
 
 if TYPE_CHECKING:
     from simulator.hardware.models import Model
@@ -66,8 +66,8 @@ def build(scenario: Scenario) -> ReplicaParts:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
     if adapters is not None:
-        cost = WithLoras(cost, adapters)
-        group_cost = None if group_cost is None else RanksWithLoras(group_cost, adapters)
+        cost = WithAddition(cost, adapters)
+        group_cost = None if group_cost is None else RanksWithAddition(group_cost, adapters)
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,

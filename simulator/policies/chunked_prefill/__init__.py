@@ -13,11 +13,13 @@ from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.drafted import drafted_step
+from simulator.policies.chunked_prefill.images import plan_with_images
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import (
     NEWEST,
     RULES,
     Version,
+    check_images,
     check_intervals,
     check_loras,
     check_version,
@@ -69,6 +71,10 @@ class ChunkedPrefill:
     max_loras: Annotated[
         Count | None, doc("adapters (LoRA) that the batch uses at once, at most; null: it serves none")
     ] = None
+    max_image_embeddings: Annotated[
+        Count | None, doc("embeddings of the largest image that the server takes; null: it takes none")
+    ] = None
+    disable_chunked_mm_input: Annotated[bool, doc("no chunk of a prompt ends in an image")] = False
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
@@ -99,6 +105,7 @@ class ChunkedPrefill:
             prefill_schedule_interval=self.prefill_schedule_interval,
             dp_sync_interval=self.dp_sync_interval,
             max_loras=self.max_loras,
+            encodes_images=self.max_image_embeddings is not None,
         )
 
     def __post_init__(self) -> None:
@@ -110,7 +117,8 @@ class ChunkedPrefill:
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
-        rules = RULES[self.version]
+        rules, largest = RULES[self.version], self.max_image_embeddings
+        check_images(self.version, largest, self.disable_chunked_mm_input, self.max_num_batched_tokens)
         limits = VllmLimits(
             max_num_batched_tokens=self.max_num_batched_tokens,
             slots=slots,
@@ -124,6 +132,8 @@ class ChunkedPrefill:
             passes_itself=rules.passes_itself,
             spares_lone_request=rules.spares_lone_request,
             max_loras=self.max_loras or 0,
+            encoder=0 if largest is None else max(self.max_num_batched_tokens, largest),
+            whole_images=self.disable_chunked_mm_input,
         )
         object.__setattr__(self, "_limits", limits)
 
@@ -134,6 +144,8 @@ class ChunkedPrefill:
     def plan(self, view: View) -> StepPlan:
         if view.drafting is not None:
             return drafted_step(view, self._limits, view.drafting)
+        if self._limits.encoder:
+            return plan_with_images(view, self._limits, is_async=bool(self.async_scheduling))
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         return step(view, self._limits)
