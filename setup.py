@@ -68,6 +68,8 @@ CORE = (
     "simulator/memory/request_keys.py",
     "simulator/policies/chunked_prefill/adapters.py",
     "simulator/policies/chunked_prefill/drafted.py",
+    "simulator/policies/chunked_prefill/encoder.py",
+    "simulator/policies/chunked_prefill/images.py",
     "simulator/policies/chunked_prefill/step.py",
     "simulator/policies/continuous/step.py",
     "simulator/policies/parts/decode_slots.py",

@@ -52,11 +52,10 @@ class Workload(StoredColumns):
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
-    `lora`, `images` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from 1. A client
-    leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are classes whose
-    requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a class; empty
-    where all wait for ever. No request
-    is issued at `until_s` or later, except as another attempt.
+    `lora`, `images` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from
+    1. A client leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are
+    classes whose requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a
+    class; empty where all wait for ever. No request is issued at `until_s` or later, except as another attempt.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
     """
 

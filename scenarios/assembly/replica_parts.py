@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
+from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
@@ -65,9 +66,10 @@ def build(scenario: Scenario) -> ReplicaParts:
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
-    if adapters is not None:
-        cost = WithAddition(cost, adapters)
-        group_cost = None if group_cost is None else RanksWithAddition(group_cost, adapters)
+    for part in (adapters, build_encoder(scenario)):
+        if part is not None:
+            cost = WithAddition(cost, part)
+            group_cost = None if group_cost is None else RanksWithAddition(group_cost, part)
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,

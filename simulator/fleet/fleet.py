@@ -88,9 +88,11 @@ class Fleet:
             what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
             raise InputError(what, hint="prefill_schedule_interval: 1")
         others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
-        if state.adapters is not None and any(other is not None for other in others):
-            what = f"the group {group.name} serves adapters: drafts, a device or another group for a part know none yet"
-            raise InputError(what, hint="leave max_loras out, or the other")
+        has_more = state.adapters is not None or state.traits.encodes_images
+        if has_more and any(other is not None for other in others):
+            what = f"the group {group.name} serves adapters or images"
+            what += ": drafts, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras and max_image_embeddings out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"

@@ -31,9 +31,9 @@ from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
 from tests.parity.adapter_features import lora
-from tests.parity.image_features import encoder
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 from tests.parity.hybrid_features import hybrid_plan
+from tests.parity.image_features import encoder
 from tests.parity.pipeline_features import pipeline
 
 Case = Mapping[str, Any]

@@ -118,7 +118,8 @@ class ChunkedPrefill:
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
         rules, largest = RULES[self.version], self.max_image_embeddings
-        check_images(self.version, largest, self.disable_chunked_mm_input, self.max_num_batched_tokens)
+        whole, interval = self.disable_chunked_mm_input, self.prefill_schedule_interval
+        check_images(self.version, largest, whole, self.max_num_batched_tokens, interval)
         limits = VllmLimits(
             max_num_batched_tokens=self.max_num_batched_tokens,
             slots=slots,
@@ -164,7 +165,7 @@ SYSTEM = System(
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
             "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, "
-            "ranks in lockstep, LoRA, and drafts of five methods (4,320 cases)"
+            "ranks in lockstep, LoRA, images, and drafts of five methods (4,320 cases)"
         ),
         uncovered=(
             "drafts of other methods, drafts beside a cadence or in ranks, sliding windows, pipeline stages, "

@@ -1,9 +1,9 @@
 """vLLM's encoder of images: its budget, its cache, and prompts that are cut before an image that cannot be encoded.
 
-As in `Scheduler._try_schedule_encoder_inputs` and `EncoderCacheManager` of vLLM 0.33 (vllm/v1/core/sched/scheduler.py:2018,
-vllm/v1/core/encoder_cache_manager.py). A step encodes so many embeddings, and the cache holds as many. What a request
-has passed stays in the cache until its room is needed, the entry released first being evicted first. A request keeps
-what it looked up even where it is not scheduled.
+As in `Scheduler._try_schedule_encoder_inputs` and `EncoderCacheManager` of vLLM 0.33
+(vllm/v1/core/sched/scheduler.py:2018, vllm/v1/core/encoder_cache_manager.py). A step encodes so many embeddings, and
+the cache holds as many. What a request has passed stays in the cache until its room is needed, the entry released first
+being evicted first. A request keeps what it looked up even where it is not scheduled.
 
 The cache is part of the note that a plan leaves to the next, so nothing else has to know of it.
 """
@@ -86,7 +86,7 @@ class EncoderCache:
         del held[number]
         if not held:
             del self.holds[request]
-        if not self.users.get(name) or any([request.images[other].identifier == name for other in held]):
+        if not self.users.get(name) or any(request.images[other].identifier == name for other in held):
             return
         self.users[name].pop(request.row, None)
         if not self.users[name]:
@@ -97,8 +97,8 @@ class EncoderCache:
 class EncoderNote(NamedTuple):
     """What a plan with images leaves to the next. `encoded` are the step's images by request, in all its parts.
 
-    `running`: the requests with prompts of the last steps, whose results may be still to come; None for no step. `passed` are the waiting
-    requests that the step has passed over, `budget` the embeddings that it may still encode.
+    `running`: the requests with prompts of the last steps, whose results may be still to come; None for no step.
+    `passed` are the waiting requests that the step has passed over, `budget` the embeddings that it may still encode.
     """
 
     cache: EncoderCache
@@ -184,5 +184,3 @@ class Encoder:
         self.budget += size
         self.embeddings -= size
         self.cache.release(victim)
-
-
