@@ -22,6 +22,7 @@ class RequestStatus(Enum):
     PREFILLING = "prefilling"
     DECODING = "decoding"
     SWAPPED = "swapped"
+    LOADING = "loading"  # it holds blocks for KV that a connector loads, and neither waits nor runs
     LEAVING = "leaving"  # its last token is being computed: nothing is left to plan
     FINISHED = "finished"
     ABORTED = "aborted"  # and in its slot until the whole batch has finished
@@ -32,6 +33,7 @@ WAITING: Final = RequestStatus.WAITING
 PREFILLING: Final = RequestStatus.PREFILLING
 DECODING: Final = RequestStatus.DECODING
 SWAPPED: Final = RequestStatus.SWAPPED
+LOADING: Final = RequestStatus.LOADING
 LEAVING: Final = RequestStatus.LEAVING
 FINISHED: Final = RequestStatus.FINISHED
 ABORTED: Final = RequestStatus.ABORTED
@@ -67,7 +69,8 @@ class Setbacks:
     requeued_s: float = 0.0
     aborted_tokens: int = 0  # computed for it until it was aborted
     left_s: float = nan  # the last preemption
-    skipped_tokens: int = 0  # found in the prefix cache without ever having been computed for this request
+    external_tokens: int = 0  # loaded by a connector
+    skipped_tokens: int = 0  # found in a cache without ever having been computed for this request
 
 
 class RequestState:

@@ -52,11 +52,11 @@ class Launch:
     a YAML file that `options_flags` name. `without_effect` are flags that change neither schedule nor step times, by
     what they are about; `not_modelled` those that may, by why they do not here; `*` in a name stands for anything.
     `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
-    written for a policy without these keys; `written` are values that differ from the policy's parameters when they are
-    written, and `joined` makes keys of the policy that no flag says from those that one
-    does. `is_own` says that the policy is the server's own, and not only near to it. `container` is an image that
-    starts the server. A server of the same program from before a version says so: `until` is that version, `switch` a
-    variable that asks for it, `told_by` the remark on its commands.
+    written for a policy without these keys; `written` are values that differ from the policy's parameters when they
+    are written, and `joined` makes keys of the policy that no flag says from those that one does, and from the name
+    of the `model` and the keys that flags `said`. `is_own` says that the policy is the server's own, and not only
+    near to it. `container` is an image that starts the server. A server of the same program from before a version
+    says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark on its commands.
     """
 
     programs: Sequence[str]

@@ -15,6 +15,7 @@ LONG = ("how-many-gpus", "which-policy", "which-settings", "does-it-match", "my-
     ("name", "least"),
     [
         ("my-own-cost-model", 2),
+        ("bound", 2),
         *(pytest.param(name, 5 if name == "how-many-gpus" else 2, marks=pytest.mark.long) for name in LONG),
     ],
 )

@@ -22,6 +22,7 @@ from simulator.metrics.table import METRICS
 MOST_PANELS = 6
 _COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
 _TITLE = 52  # characters in a line
+_NEAR = 2.5  # times the largest rate that was run
 _FAR = 8.0  # times the limit: what is beyond is drawn at the edge
 Points = Sequence[tuple[float, float]]
 
@@ -31,13 +32,14 @@ class Searched:
     """A candidate's runs: for each limit, and each seed, the rates with the share of the limit that was used.
 
     The share is 1 at the limit. `interval` is low, value and high of its largest rate; None where there is none.
-    `asked` is the load to be carried.
+    `asked` is the load to be carried. No scheduler serves more than `at_best` for ever.
     """
 
     label: str
     used: Mapping[str, Sequence[Points]]
     interval: tuple[float, float, float] | None = None
     asked: float | None = None
+    at_best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,18 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
             "of the largest rate at 95 %. The grey line in it is the rate in the table: the largest that was run and "
             "held, a little left of the crossing; of several seeds the mean of these; of a fleet the crossing itself."
         )
+        if any(_near(each) is not None for each in shown):
+            said += " Beyond the vertical dashed line no scheduler serves these requests for ever."
         return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
     lines = max(folded(each.label, _TITLE).count("\n") for each in shown)
     return draw("rates", (10.0, (2.7 + 0.2 * lines) * -(-len(shown) // across) + 0.5), paint)
+
+
+def _near(one: Searched) -> float | None:
+    """The rate at best, unless it is so far off that nothing could be read beside it."""
+    rates = [rate for lines in one.used.values() for points in lines for rate, _ in points]
+    return None if one.at_best is None or one.at_best > _NEAR * max(rates) else one.at_best
 
 
 def limit_words(text: str) -> str:
@@ -129,6 +139,9 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
         axes.axvline(value, color=MUTED, linewidth=1.1)
     if one.asked is not None:
         axes.axvline(one.asked, color=INK, linewidth=1.1, linestyle=(0, (1.2, 1.3)))
+    at_best = _near(one)
+    if at_best is not None:
+        axes.axvline(at_best, color=INK, linewidth=1.1, linestyle=(0, (6.0, 3.0)), gid="bound")
     rates = [rate for lines in one.used.values() for points in lines for rate, _ in points]
     marks: list[Mark] = []
     for name, lines in one.used.items():
@@ -147,7 +160,7 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
     axes.set_ylim(1 / _FAR, _FAR)
     axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])
     axes.minorticks_off()
-    scaled_numbers(axes.xaxis, min(rates), max(rates))
+    scaled_numbers(axes.xaxis, min(rates), max(*rates, at_best or 0.0))
     axes.set_xlabel("requests/s")
     axes.set_title(folded(one.label, _TITLE))
     return marks

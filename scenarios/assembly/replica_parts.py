@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.offloading import build_offloading, connected_blocks
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -28,6 +29,7 @@ from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
+    from simulator.engine.connector.replica import MakeConnector
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
@@ -51,6 +53,7 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    connector: MakeConnector | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
@@ -62,6 +65,9 @@ def build(scenario: Scenario) -> ReplicaParts:
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    connector = build_offloading(scenario, kv)
+    if connector is not None:
+        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
@@ -82,6 +88,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        connector=connector,
     )
 
 

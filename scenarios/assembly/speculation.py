@@ -155,7 +155,9 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
         return Drafter(_pass(scenario, own), is_parallel=given.parallel_drafting, branches=given.eagle_topk)
     head = draft_head(model, given.method)
     joint = Joint.of(joined_parameters(model, given.method), head, gpu, ranks)
-    return Drafter(_roofline(scenario, head), joint, branches=given.eagle_topk)
+    from simulator.timing.tables.assumed import small_kernels
+
+    return Drafter(_roofline(scenario, head), joint, branches=given.eagle_topk, small=small_kernels(head, gpu, ranks))
 
 
 def _pass(scenario: Scenario, own: Model) -> CostModel:

@@ -52,6 +52,11 @@ class Found:
     why_not: tuple[str, ...] = ()
 
 
+def largest_rate(charges: Charges) -> Bound:
+    """Bound the rate that a mix of such requests can have for ever: see `_AtBest.largest_rate`."""
+    return _AtBest(charges, streams=True).largest_rate()
+
+
 def at_best(charges: Charges, slo: Slo | None, *, streams: bool, cut: bool) -> Found:
     """Bound every metric for which there is a proof. `streams`: tokens come one by one. `cut`: not all is measured."""
     best = _AtBest(charges, streams)

@@ -12,7 +12,7 @@ import numpy as np
 
 from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.replica_parts import build
-from scenarios.bound.at_best import Bound, at_best
+from scenarios.bound.at_best import Bound, at_best, largest_rate
 from scenarios.bound.charges import Charges, Server
 from scenarios.bound.requests import measured_requests
 from scenarios.schema.scenario import Scenario
@@ -60,6 +60,18 @@ def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cool
     if any(cap is not None for cap in caps):
         return Bounds(_share(found.metrics), None, (f"the queue is capped, {_SAME}",))
     return Bounds(found.metrics, found.rate, found.why_not)
+
+
+def bound_rate(scenario: Scenario, workload: Workload) -> Bound | None:
+    """Bound the requests of this mix a second that the scenario's replicas can serve for ever; None without a proof."""
+    try:
+        server = _server(scenario)
+        requests = measured_requests(workload, caches=server.caches)
+    except InputError:
+        return None
+    if not len(requests):
+        return None
+    return largest_rate(Charges(replace(server, kv_tokens=None) if requests.shares else server, requests))
 
 
 def _server(scenario: Scenario) -> Server:

@@ -30,7 +30,7 @@ def parity(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Hold decisions against those of your own vLLM.
+    """Hold decisions against those of your own vLLM or SGLang.
 
     The real scheduler decides on the same requests, step by step, in a process of its own. It needs no GPU and no
     model. The forward pass and the clock are batchlab's. Which requests compute how many tokens, who is admitted with
@@ -42,7 +42,6 @@ def parity(
     from scenarios.parity.beside import compare
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
     from simulator.plan import PolicyFeatures
     from simulator.policies import policy_class
@@ -53,9 +52,7 @@ def parity(
     if engine is None:
         engine = SGLANG if PolicyFeatures.of(policy_class(chosen.engine.policy)).has_radix_tree else VLLM
     check_choice(engine, tuple(TITLES), "engine")
-    if engine != VLLM:
-        raise InputError(f"{TITLES[engine]}'s scheduler cannot be asked yet", file="--engine", hint="--engine vllm")
-    process = EngineProcess(engine_python, VLLM)
+    process = EngineProcess(engine_python, SGLANG if engine == SGLANG else VLLM)
     console.note(f"{process.title} decides beside {chosen.engine.policy}")
     found = compare(chosen, process, steps=steps)
     if json:

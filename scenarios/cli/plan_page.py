@@ -25,7 +25,7 @@ def plan_page(plan: Plan) -> PlanPage:
     for label, answer in zip(labels(plan), plan.answers, strict=True):
         of = answer.bounds
         bounds = None if of is None else (of.low, of.value, of.high)
-        searched.append(Searched(label, _used(answer), bounds, asked))
+        searched.append(Searched(label, _used(answer), bounds, asked, answer.rate_at_best))
     limits = ", ".join(goal.text for goal in plan.goals)
     remarks = [f"{answer.candidate.label}: {said}" for answer in plan.answers if (said := answer.entry()["advice"])]
     return PlanPage(

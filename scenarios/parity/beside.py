@@ -1,24 +1,23 @@
 """A scenario's decisions beside those of a real scheduler, which is told the same requests, results and aborts."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
-from scenarios.assembly.unused_keys import drafts
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.parity.difference import Difference, after_plan, after_results
 from scenarios.schema.scenario import Scenario
-from simulator.fleet.group import ReplicaGroup
-from simulator.plan import Policy, StepPlan, View
-from simulator.policies import REAL_POLICY
+from simulator.plan import Policy, PolicyFeatures, StepPlan, View
+from simulator.policies import REAL_POLICIES
 from simulator.policies.real.asked import told_request
-from simulator.policies.real.process import EngineProcess, SchedulerError
+from simulator.policies.real.process import SGLANG, EngineName, EngineProcess, SchedulerError, told_results
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
 from simulator.request import Request, RequestView
 from simulator.simulate import simulate_fleet
+from simulator.speculative.speculation import Drafting
 
 Record = Mapping[str, Any]
 
@@ -71,28 +70,18 @@ def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = N
 
     Raises InputError for a scenario that no single scheduler serves, and for a setting that the engine does not have.
     """
-    if scenario.fleet is not None:
-        raise scenario.error("fleet", "groups of several kinds are not one engine", "give each group as a scenario")
-    if scenario.engine.policy == REAL_POLICY:
-        what = "a real scheduler would be compared with itself"
-        raise scenario.error("engine.policy", what, "give the policy that stands for it, such as vllm")
-    if drafts(scenario.engine.speculative_config):
-        what = "drafts are not handed to a real scheduler yet"
-        raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
-    (built,) = build_fleet(scenario)
-    requests, decisions = _decided(scenario, built)
-    policy, engine_keys = built.parts.make_policy(), scenario.engine
-    memory = Memory(built.replicas.usable_blocks, engine_keys.block_size, engine_keys.enable_prefix_caching)
-    settings = engine_settings(policy, memory)
-    depth = 2 if settings["async_scheduling"] else 1
+    fleet = build_fleet(scenario)
+    of_replicas = [(built.group.scenario, settings) for built in fleet for settings in _settings(built, process.engine)]
+    requests, decisions = _decided(scenario, fleet)
     done = 0
     for replica, records in groupby(decisions, key=lambda record: int(record["replica"])):
+        group, settings = of_replicas[replica]
         try:
             process.start(settings)
         except SchedulerError as error:
             key = scenario_key(error.key or "policy")
-            raise scenario.error(f"engine.{key}", error.message, None) from None
-        beside = _Beside(process, requests, memory, depth)
+            raise group.error(f"engine.{key}", error.message, None) from None
+        beside = _Beside(process, requests, TokenBlocks.of_settings(settings), 2 if settings["async_scheduling"] else 1)
         for record in records:
             if steps is not None and record["step"] >= steps:
                 break
@@ -107,15 +96,40 @@ def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = N
     return Parity(process.engine, process.version, done, None)
 
 
-def _decided(scenario: Scenario, built: BuiltGroup) -> tuple[dict[str, Request], Sequence[Record]]:
+def _noted(built: BuiltGroup, requests: dict[str, Request]) -> Callable[[], Noted]:
+    def make() -> Noted:
+        policy = built.parts.make_policy()
+        made: type[Noted] = type("Noted", (Noted,), asdict(PolicyFeatures.of(type(policy))))
+        return made(policy, requests)
+
+    return make
+
+
+def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
+    """The settings of each of a group's replicas for the real scheduler. InputError for what cannot be compared."""
+    scenario, speculation = built.group.scenario, built.replicas.speculation
+    if built.group.role != "both":
+        what = "halves of requests are served apart here, and a real scheduler alone serves whole ones"
+        raise scenario.error("fleet", what, "leave out role, and compare the group alone")
+    if scenario.engine.policy in REAL_POLICIES:
+        what = "a real scheduler would be compared with itself"
+        raise scenario.error("engine.policy", what, "give the policy that stands for it: vllm or sglang")
+    drafting = None if speculation is None else Drafting(speculation.config, speculation.max_model_len)
+    if drafting is not None and engine == SGLANG:
+        what = "drafts are not handed to SGLang's scheduler"
+        raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
+    memory = Memory(built.replicas.usable_blocks, scenario.engine.block_size, scenario.engine.enable_prefix_caching)
+    return [engine_settings(engine, built.parts.make_policy(), memory, drafting=drafting)] * built.group.replicas
+
+
+def _decided(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> tuple[dict[str, Request], Sequence[Record]]:
     """The requests that entered a queue, by id, and every step that was decided, replica by replica."""
     workload = build_workload(scenario)
     check_content(scenario, workload)
     requests: dict[str, Request] = {}
-    group: ReplicaGroup = built.replicas
     run = simulate_fleet(
         workload,
-        [replace(group, make_policy=lambda: Noted(built.parts.make_policy(), requests))],
+        [replace(each.replicas, make_policy=_noted(each, requests)) for each in fleet],
         router=build_router(scenario),
         signal_interval_s=scenario.routing.interval_s,
         slo=scenario.resolve_slo(),
@@ -130,10 +144,12 @@ def _decided(scenario: Scenario, built: BuiltGroup) -> tuple[dict[str, Request],
 class _Beside:
     """One replica's records, told to the real scheduler step by step."""
 
-    def __init__(self, process: EngineProcess, requests: Mapping[str, Request], memory: Memory, depth: int) -> None:
+    def __init__(
+        self, process: EngineProcess, requests: Mapping[str, Request], tokens: TokenBlocks | None, depth: int
+    ) -> None:
         self._process = process
         self._requests = requests
-        self._tokens = TokenBlocks(memory.block_size) if memory.caches_prefixes else None
+        self._tokens = tokens
         self._depth = depth
         self._seen: set[str] = set()
         self._there: set[str] = set()  # unfinished, as far as the scheduler has been told
@@ -142,14 +158,17 @@ class _Beside:
 
     def step(self, record: Record) -> Difference | None:
         """Tell what came before this step, ask for its plan, and compare it."""
+        if self._in_flight and _planned_s(record) > self._in_flight[-1]["t_end_s"] and self._is_last():
+            rested = self.end()  # the server had nothing to do
+            if rested is not None:
+                return rested
         settled = self._settled(record)
         new = [request for request in self._new(record) if request.request_id not in self._seen]
         arrived = [told_request(request, self._tokens) for request in new]
         names = [request.request_id for request in new]
         self._seen.update(names)
         self._there.update(names)
-        results = [each["finished"] for each in settled]
-        found = self._process.step(aborted=self._taken(), results=results, arrived=arrived)
+        found = self._process.step(aborted=self._taken(), results=self._results(settled), arrived=arrived)
         difference = after_results(settled, found) or after_plan(record, found)
         self._in_flight.append(record)
         self._aborted = [request_id for request_id in record.get("aborted", ()) if request_id in self._there]
@@ -159,9 +178,17 @@ class _Beside:
     def end(self) -> Difference | None:
         """Tell the last results, and compare who finishes with them."""
         settled, self._in_flight = self._in_flight, []
-        results = [each["finished"] for each in settled]
-        found = self._process.step(aborted=self._taken(), results=results, plan=False)
+        self._there.difference_update(*[each["finished"] for each in settled])
+        found = self._process.step(aborted=self._taken(), results=self._results(settled), plan=False)
         return after_results(settled, found)
+
+    def _is_last(self) -> bool:
+        """Whether no request is there any more when the steps in flight are over."""
+        return not self._there.difference(*[each["finished"] for each in self._in_flight])
+
+    def _results(self, settled: Sequence[Record]) -> list[dict[str, object]]:
+        """What the scheduler is told of these steps."""
+        return [told_results(each["finished"], each.get("emitted"), _drafts(each)) for each in settled]
 
     def _new(self, record: Record) -> Iterator[Request]:
         """The requests of the record in order of arrival."""
@@ -180,6 +207,12 @@ class _Beside:
     def _taken(self) -> list[str]:
         aborted, self._aborted = self._aborted, []
         return aborted
+
+
+def _drafts(record: Record) -> dict[str, int]:
+    """The drafts that the requests of a step are given at its end."""
+    count = 0 if record.get("skip_drafts") else record.get("next_k", 0)
+    return dict.fromkeys(record["scheduled"], count)
 
 
 def _planned_s(record: Record) -> float:

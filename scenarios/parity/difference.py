@@ -7,6 +7,7 @@ from typing import Any
 _PLANNED = {  # our key -> theirs; in the order in which a plan follows from what came before
     "preempted": "preempted",
     "scheduled": "scheduled",
+    "spec": "spec",
     "admitted": "admitted",
     "running": "running",
     "waiting": "waiting",
@@ -16,6 +17,7 @@ _WORDS = {
     "preempted": "preempts {}",
     "scheduled": "computes {}",
     "order": "computes in the order {}",
+    "spec": "verifies {}",
     "admitted": "finds in its prefix cache {}",
     "running": "has running {}",
     "waiting": "leaves waiting {}",
@@ -23,7 +25,7 @@ _WORDS = {
     "finished": "finishes {}",
     "num_free_blocks_end": "has {} free blocks when the step is over",
 }
-_TOKENS = ("scheduled", "admitted")
+_TOKENS = ("scheduled", "spec", "admitted")
 _SHOWN = 8
 
 
@@ -59,6 +61,8 @@ def after_plan(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference
     """The first difference between a step's plan of ours and one of theirs; None if they are equal."""
     found = {**theirs, "preempted": [request_id for request_id, _ in theirs["preempted"]]}
     for key, name in _PLANNED.items():
+        if name not in found or key not in ours:
+            continue  # SGLang has its running requests in several places; drafts are not everywhere
         a, b = ours[key], found[name]
         if a != b:
             if isinstance(a, Mapping):
@@ -87,7 +91,8 @@ def _difference(ours: Mapping[str, Any], key: str, theirs: Any, own: Any) -> Dif
 
 def _shown(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        listed = [f"{tokens:,} tokens of {name}" for name, tokens in value.items()]
+        of = "drafts" if key == "spec" else "tokens"
+        listed = [f"{tokens:,} {of} of {name}" for name, tokens in value.items()]
     elif isinstance(value, list):
         listed = [str(name) for name in value]
     else:

@@ -22,7 +22,7 @@ class Answer:
     `shown` is the run that costs and causes are taken from: at the largest rate or, of a load that was asked for, at
     that load. `load` is what `headroom` is held against. `slower` and `faster` are the shares by which the rate moves
     where every step takes 5 % more or less. `note` says what could not be settled or why there is no answer;
-    `load_words`, how a trace comes to the rate of `shown`.
+    `load_words`, how a trace comes to the rate of `shown`. No scheduler serves more than `rate_at_best` for ever.
     """
 
     candidate: Candidate
@@ -40,6 +40,7 @@ class Answer:
     note: str = ""
     load_words: str = ""
     excess: float = math.inf
+    rate_at_best: float | None = None
     equal_to_best: bool = False
 
     @property
@@ -74,6 +75,7 @@ class Answer:
             "settings": self.candidate.named_settings(),
             "feasible": self.feasible,
             "rate": rate,
+            "rate_at_best": _short(self.rate_at_best),
             "replicas": self.replicas,
             "gpus": self.gpus,
             "usd_per_hour": _short(self.usd_per_hour),

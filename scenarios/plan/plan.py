@@ -7,6 +7,7 @@ from typing import Literal
 
 from scenarios.plan.advice import advise
 from scenarios.plan.answer import Answer, Plan
+from scenarios.plan.at_best import with_rate_at_best
 from scenarios.plan.bounds import difference
 from scenarios.plan.candidate import Candidate, firsts
 from scenarios.plan.config import find_config
@@ -72,6 +73,7 @@ def make_plan(
         places = dict(zip(sorted(set(alone)), _answers(lab, different, find, tell), strict=True))
         answers = [replace(places[first], candidate=candidates[place]) for place, first in enumerate(alone)]
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
+    ranked = [with_rate_at_best(lab, answer) for answer in ranked]
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
         notes.append("warning: the budget ended: each candidate says what was not settled")

@@ -111,6 +111,10 @@ def below(plan: Plan) -> list[str]:
             edge = ": at the edge of saturation, where a few per cent of the step times decide"
         moves = f"{change(best.slower)} if steps are 5 % slower, {change(best.faster)} if faster"
         lines.append(f"unsure:  the rate moves by {moves}{edge}")
+    if best.rate_at_best is not None and best.bounds is not None:
+        share = best.bounds.value / best.rate_at_best
+        reached = f"this is {share:.0%} of it" if share <= 1 else "a run this short ends before its queue is full"
+        lines.append(f"at best: no scheduler serves more than {rate_text(best.rate_at_best)} req/s for ever; {reached}")
     if best.note:
         lines.append(f"note:    {best.note}")
     if best.advice:

@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from scenarios.schema.source.hints import as_number
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from simulator.parameters import Parameter
 
 Schema = dict[str, Any]
@@ -34,10 +36,15 @@ def draft_model_schema() -> Schema:
 
 
 def speculative_schema() -> Schema:
-    """The keys of speculative decoding, whole: what they refer to stands in its place; or null."""
+    """The keys of speculative decoding, whole; or null."""
     from scenarios.schema.speculative import SpeculativeDecoding
 
-    schema = SpeculativeDecoding.model_json_schema()
+    return whole_schema(SpeculativeDecoding)
+
+
+def whole_schema(model: type[BaseModel]) -> Schema:
+    """The keys of a mapping, whole: what they refer to stands in its place; or null."""
+    schema = model.model_json_schema()
     parts = schema.pop("$defs", {})
 
     def whole(value: Any) -> Any:

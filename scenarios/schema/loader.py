@@ -50,6 +50,7 @@ def load(
     for key, value in (defaults or {}).items():
         document.data.setdefault(key, value)
     _make_absolute(document)
+    _find_real_engine(document)
     _read_model_config(document)
     document.data.setdefault("name", document.name)
     findings = _contradictions(document)
@@ -191,6 +192,27 @@ def _make_one_absolute(document: _Document, holder: Any, path: tuple[Any, ...], 
     from_override = any(whole[:length] in document.origin.overrides for length in range(1, len(whole) + 1))
     base = Path.cwd() if from_override else document.base_dir
     holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
+
+
+def _find_real_engine(document: _Document) -> None:
+    """Make the path of a real engine's Python absolute; links stay, for they say which environment it is.
+
+    The policy `real` with a Python that has SGLang alone is `real_sglang`.
+    """
+    for around, holder in _holders(document):
+        engine = holder.get("engine")
+        python = engine.get("python") if isinstance(engine, dict) else None
+        if not isinstance(engine, dict) or not isinstance(python, str):
+            continue
+        if "/" in python or os.sep in python:
+            key = (*around, "engine", "python")
+            is_override = any(key[:length] in document.origin.overrides for length in range(1, len(key) + 1))
+            base = Path.cwd() if is_override else document.base_dir
+            python = engine["python"] = str(base / Path(with_variables(python)).expanduser())
+        if engine.get("policy") == "real":
+            from simulator.policies.real.process import has_sglang_alone
+
+            engine["policy"] = "real_sglang" if has_sglang_alone(python) else "real"
 
 
 def _read_model_config(document: _Document) -> None:

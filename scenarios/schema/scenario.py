@@ -18,6 +18,7 @@ from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
+from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.measure import Measure
 from scenarios.schema.router import Router, RouterConfig, as_config
@@ -77,6 +78,11 @@ class Hardware(Strict):
         doc("KV blocks that vLLM prints at start-up, its null block included; null: computed"),
     ] = None
     swap_space_gib: Annotated[float, Field(ge=0, le=1e6), doc("host memory for swapped KV blocks, for each GPU")] = 0.0
+    kv_offload: Annotated[
+        KVOffload | None,
+        JsonSchema(offload_schema),
+        doc("host memory that KV is stored in, and loaded from; null: none"),
+    ] = None
     enable_expert_parallel: Annotated[
         bool, doc("replicas are data-parallel ranks that share the experts and step together")
     ] = False
@@ -210,6 +216,8 @@ class Scenario(Strict):
             found["router"] = self.router.resolved()
         if not self.measure.metrics:
             del found["measure"]["metrics"]
+        if self.hardware.kv_offload is None:
+            del found["hardware"]["kv_offload"]
         return found
 
     def resolved_around(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from scenarios.servers.config_file import as_words, plain
 from scenarios.servers.start import VLLM, Start, launch_of_image
 from simulator.errors import InputError
 
+ACCEPTANCE = "engine.speculative_config.acceptance"
 _SECONDS = 10
 
 
@@ -38,7 +39,7 @@ def read_server(url: str) -> Start:
 
 
 def read_metrics(text: str, place: str) -> Start:
-    """Return what a scrape of `/metrics` says: blocks, block size, the share of memory, the model's name."""
+    """Return what a scrape of `/metrics` says: blocks and their size, share of memory, model, accepted drafts."""
     said: dict[str, tuple[object, str]] = {}
     info = re.search(r"^vllm:cache_config_info\{(.*)\}", text, re.MULTILINE)
     labels = dict(re.findall(r'(\w+)="([^"]*)"', info[1])) if info else {}
@@ -49,6 +50,8 @@ def read_metrics(text: str, place: str) -> Start:
             said[key] = (ast.literal_eval(labels[label]), f"cache_config_info in {place}")
     if labels.get("cache_dtype", "").startswith("fp8"):
         said["model.kv_dtype_bytes"] = (1, f"cache_config_info in {place}")
+    if rates := accepted_rates(text):
+        said[ACCEPTANCE] = ({"rates": rates}, f"the accepted drafts in {place}")
     name = re.search(r'model_name="([^"]+)"', text)
     if not info and not name:
         return Start(place)
@@ -57,6 +60,23 @@ def read_metrics(text: str, place: str) -> Start:
         "max_num_seqs, max_num_batched_tokens and tensor_parallel are not in the metrics: give its start-up log too"
     )
     return Start(place, words, said=said, notes=[untold])
+
+
+def accepted_rates(text: str) -> list[float]:
+    """Return the share of verify steps that accepted at least 1, 2, ... drafts, by vLLM's counters; of all engines.
+
+    Empty where nothing was drafted yet.
+    """
+    counted: dict[str, float] = {}
+    for name, labels, value in re.findall(r"^vllm:spec_decode_(\w+?)(?:_total)?\{(.*)\} (\S+)$", text, re.MULTILINE):
+        place = re.search(r'position="(\d+)"', labels)
+        key = f"{name} {place[1]}" if place else name
+        counted[key] = counted.get(key, 0.0) + float(value)
+    steps = counted.get("num_drafts", 0.0)
+    if not steps:
+        return []
+    places = sorted(int(key.split()[1]) for key in counted if key.startswith("num_accepted_tokens_per_pos "))
+    return [round(counted[f"num_accepted_tokens_per_pos {place}"] / steps, 4) for place in places]
 
 
 def read_log(text: str, place: str) -> Start | None:

@@ -15,6 +15,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.servers.flags import Read
 from scenarios.servers.names import gpu_of, model_of
 from scenarios.servers.reading import launch_of, read_start, version_of
+from scenarios.servers.running import ACCEPTANCE
 from scenarios.servers.start import Start, policy_of
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
@@ -90,6 +91,7 @@ def make(
     if "version" in policy_parameters(policy_class(policy_of(launch))):
         data[_VERSION], places[_VERSION] = version_of(launch, starts, read.taken.pop(_VERSION, None))
     given = _given(launch, read, card, data.get(_VERSION), places)
+    _accept(given, places, notes)
     _settle(launch, data, given, places)
     return _finish(data, places, read, notes, trace, overrides)
 
@@ -112,9 +114,30 @@ def _given(launch: Launch, read: Read, card: str, version: object, places: dict[
     for key, value in defaults.items():
         if key not in given:
             given[key], places[key] = value, _BY_DEFAULT
-    for key, value in (launch.joined({**given, "model": read.model}) if launch.joined else {}).items():
+    about = {**given, "model": read.model, "said": frozenset(read.taken)}
+    for key, value in (launch.joined(about) if launch.joined else {}).items():
         given[key], places[key] = value, "follows from the others"
     return given
+
+
+def _accept(given: dict[str, Any], places: dict[str, str], notes: list[str]) -> None:
+    """Put the acceptance that a server has counted beside its drafter, which its metrics do not name."""
+    key = ACCEPTANCE.rpartition(".")[0]
+    law, drafter = given.pop(ACCEPTANCE, None), given.get(key)
+    if law is None:
+        return
+    rates, place = law["rates"], places.pop(ACCEPTANCE)
+    if drafter is None:
+        notes.append(
+            f"warning: the server verifies {len(rates)} drafts and accepts {rates} of them, by position, but its "
+            f"metrics do not name its drafter: give its command or start-up log too, or --set '{key}={{method: ..., "
+            f"num_speculative_tokens: {len(rates)}, acceptance: {{rates: {rates}}}}}'"
+        )
+    elif drafter["num_speculative_tokens"] > len(rates):
+        notes.append(f"warning: {place} has {len(rates)} positions for {drafter['num_speculative_tokens']} drafts")
+    else:
+        given[key] = {**drafter, "acceptance": law}
+        places[key] = f"{places[key]}; acceptance: {place}"
 
 
 def _settle(launch: Launch, data: dict[str, Any], given: dict[str, Any], places: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ Ranks of a data-parallel group with expert parallelism exchange tokens in every 
 gets ahead of the others: as long as one has work, all execute, an idle one a dummy batch (vLLM 0.19,
 `DPEngineCoreProc.run_busy_loop`, vllm/v1/engine/core.py). All ranks plan at the same moment, the common step lasts as
 long as their shapes take together, and all commit. Scheduling stays each rank's own. `simulator.engine.waves` says when
-they stop, and when they hold prompts back.
+they stop, and when they hold prompts back. With drafts, `simulator.engine.speculative.ranks`.
 """
 
 from collections.abc import Generator, Sequence
@@ -15,6 +15,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.in_flight import InFlight
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
+from simulator.engine.speculative.ranks import draft_together, dummy_verify
 from simulator.engine.waves import USUAL_SYNC_INTERVAL, Waves
 from simulator.timing.cost import GroupCost, StepShape
 
@@ -22,15 +23,20 @@ _NO_TOKENS = StepShape(0, 0)
 
 
 class DataParallelGroup:
-    """Drives replicas that step together, one a rank; `serve` is the SimPy process of all of them."""
+    """Drives replicas that step together, one a rank; `serve` is the SimPy process of all of them.
 
-    def __init__(self, clock: Clock, replicas: Sequence[Replica], cost: GroupCost) -> None:
+    `drafts` is how many each request may verify in a step; 0 without speculative decoding.
+    """
+
+    def __init__(self, clock: Clock, replicas: Sequence[Replica], cost: GroupCost, drafts: int = 0) -> None:
         self.intakes = [Intake(clock, replica) for replica in replicas]
         self._clock = clock
         self._replicas = replicas
         self._cost = cost
         self._overlaps = replicas[0].late is not None
         self._end_s = 0.0  # of the last step
+        self._drafts = drafts
+        self._dummy = dummy_verify(drafts) if drafts else _NO_TOKENS
         traits = replicas[0].state.traits
         self._waves: Waves | None = None
         if len(replicas) > 1 and (traits.dp_sync_interval is not None or traits.prefill_schedule_interval > 1):
@@ -93,8 +99,11 @@ class DataParallelGroup:
 
     def _execute(self, steps: Sequence[InFlight | None], start_s: float) -> float:
         """The common step's end; idle ranks compute along."""
-        shapes = [_NO_TOKENS if step is None else step.shape for step in steps]
-        computes = self._waves is not None or any(shape.tokens for shape in shapes)
+        if self._drafts:
+            draft_together(steps)
+        computed = [step.shape if step is not None and step.shape.tokens else None for step in steps]
+        computes = self._waves is not None or any(computed)
+        shapes = [shape or self._dummy for shape in computed]
         end_s = start_s + (self._cost.group_step_s(shapes) if computes else 0.0)
         for replica, step in zip(self._replicas, steps, strict=True):
             if step is not None:

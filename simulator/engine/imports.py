@@ -16,12 +16,18 @@ from simulator.request_state import RequestState
 
 
 class Imports:
-    """Imported requests of one replica. `on_room` is called with the row of a request whose blocks have been taken."""
+    """Imported requests of one replica, each made by `new_request`.
 
-    __slots__ = ("_freed", "_loaded", "_loading", "_most", "_offered", "_state", "on_room")
+    `on_room` is called with the row of a request whose blocks have been taken.
+    """
 
-    def __init__(self, state: ReplicaState, on_room: Callable[[int], None]) -> None:
+    __slots__ = ("_freed", "_loaded", "_loading", "_most", "_new_request", "_offered", "_state", "on_room")
+
+    def __init__(
+        self, state: ReplicaState, new_request: Callable[[Request], RequestState], on_room: Callable[[int], None]
+    ) -> None:
         self._state = state
+        self._new_request = new_request
         state.orders_blocks = True
         state.enters_late = False  # what comes from elsewhere enters with the first block that is filled here
         self._offered: deque[RequestState] = deque()
@@ -43,7 +49,7 @@ class Imports:
     def offer(self, request: Request, prefilled: RequestState) -> None:
         """A request whose prompt has been computed elsewhere, and its first token sampled."""
         state = self._state
-        live = RequestState(request, state.decode_clock)
+        live = self._new_request(request)
         live.take_over(prefilled)
         state.requests[live.row] = request
         state.lives[live.row] = live

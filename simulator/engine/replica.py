@@ -113,12 +113,12 @@ class Replica:
     def accept(self, request: Request) -> bool:
         """Put an arriving request into the queue; False if it was rejected."""
         state = self.state
-        live = self._new(request)
+        live = self.new_request(request)
         if state.caps is not None:
             most = state.caps(live, state.blocks.num_blocks, state.batch.block_size)
             if 1 <= most < request.max_tokens:
                 request = request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
-                live = self._new(request)
+                live = self.new_request(request)
         state.requests[request.row] = request
         if self.has_listener:
             state.lives[request.row] = live
@@ -134,7 +134,7 @@ class Replica:
     def rejects(self, request: Request) -> bool:
         """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
         state = self.state
-        live = self._new(request)
+        live = self.new_request(request)
         state.requests[request.row] = request
         state.lives[request.row] = live
         if self.completion.rejects(request, live):
@@ -142,14 +142,12 @@ class Replica:
         del state.requests[request.row], state.lives[request.row]
         return False
 
-    def _new(self, request: Request) -> RequestState:
+    def new_request(self, request: Request) -> RequestState:
+        """The engine's account of a request."""
         return RequestState(request, self.state.decode_clock)
 
     def hand_over_to(self, hand_over: Callable[[RequestState, int], bool]) -> None:
-        """Ask `hand_over` of each request with all its tokens, and of its blocks, whether it goes on elsewhere.
-
-        Its blocks then stay until `Intake.free_blocks`.
-        """
+        """Ask `hand_over` whether a request goes on elsewhere. Its blocks then stay until `Intake.free_blocks`."""
         self.completion.hand_over = hand_over
 
     def tell_finished(self, finished: Callable[[], None]) -> None:

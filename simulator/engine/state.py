@@ -277,7 +277,8 @@ class ReplicaState:
         live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
             return live, live.num_blocks
-        self._enter(live, now_s)
+        self.waiting.remove(live)
+        self.admit(live, now_s)
         owned = 0 if self.cache is None else self._take_hits(live, self.cache)
         if reserve or padding or self._keeps_finished:
             self._grant(live, reserve, padding)
@@ -311,8 +312,8 @@ class ReplicaState:
         """The waiting request behind a view."""
         return self._live(view, (WAITING,))
 
-    def _enter(self, live: RequestState, now_s: float) -> None:
-        self.waiting.remove(live)
+    def admit(self, live: RequestState, now_s: float) -> None:
+        """Let a request that has left the queue compute its prompt."""
         self._admit(live)
         live.status = PREFILLING
         self.prefilling[live] = None

@@ -18,6 +18,7 @@ from simulator.engine.completion import OnEnd
 from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
+from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.request import Request
@@ -75,15 +76,18 @@ class Disaggregation:
             replicas[load.index].hand_over_to(self._hand_over)
         for load in decode.replicas:
             replica = replicas[load.index]
-            replica.imports = self._imports[load.index] = Imports(replica.state, self._send)
+            replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
 
     # Servers
 
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that decodes it."""
         target = self._decode.choose(request)
-        if self._replicas[target].rejects(request):
+        replica = self._replicas[target]
+        if replica.rejects(request):
             return target
+        if isinstance(replica, SpeculativeReplica):
+            request = replica.capped(request)
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)

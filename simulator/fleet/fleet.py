@@ -8,6 +8,8 @@ from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.loop import ConnectedLoop
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
@@ -84,14 +86,11 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if group.speculation is not None and state.traits.prefill_schedule_interval > 1:
-            what = f"the group {group.name} decodes speculatively: it has no prefill_schedule_interval above 1 yet"
-            raise InputError(what, hint="prefill_schedule_interval: 1")
-        others = (group.speculation, group.make_executor, group.role if group.role != "both" else None)
+        others = (group.speculation, group.make_executor, group.connector, group.pipeline)
         has_more = state.adapters is not None or state.traits.encodes_images
-        if has_more and any(other is not None for other in others):
+        if has_more and (group.role != "both" or any(other is not None for other in others)):
             what = f"the group {group.name} serves adapters or images"
-            what += ": drafts, a device or another group for a part know none yet"
+            what += ": drafts, a KV connector, stages, a device or another group for a part know none yet"
             raise InputError(what, hint="leave max_loras and max_image_embeddings out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
@@ -123,9 +122,11 @@ class Fleet:
             self.clocks += [self._make_clock()] * group.replicas
         make: Callable[..., Replica] = Replica
         if group.speculation is not None:
-            if group.role != "both":
-                raise InputError(f"the group {group.name} decodes speculatively: it must prefill and decode alike")
-            make = partial(_speculative, group)
+            ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
+            make = partial(_speculative, group, ranks)
+        if group.connector is not None:
+            _check_connector(group)
+            make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
             _check_pipeline(group)
             make = partial(PipelinedReplica, group.pipeline)
@@ -151,15 +152,18 @@ class Fleet:
         """Start the processes that drive the replicas; returns where each takes its requests."""
         if group.group_cost is not None:
             clock = self.clocks[replicas[0].index]
-            together = DataParallelGroup(clock, replicas, group.group_cost)
+            drafts = 0 if group.speculation is None else group.speculation.config.num_speculative_tokens
+            together = DataParallelGroup(clock, replicas, group.group_cost, drafts)
             clock.process(together.serve())
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop | BatchQueueLoop
+            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
             if isinstance(replica, PipelinedReplica):
                 loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
+            elif isinstance(replica, ConnectedReplica):
+                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
             elif replica.late is None:
                 loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
@@ -169,14 +173,23 @@ class Fleet:
         return intakes
 
 
-def _speculative(of: ReplicaGroup, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any) -> Replica:
-    """A replica that drafts, as its policy takes memory for it."""
+def _speculative(
+    of: ReplicaGroup, ranks: int, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any
+) -> Replica:
+    """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
     assert of.speculation is not None
+    config = of.speculation.config
     takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
     if takes_ahead and of.group_cost is not None:
         raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
+    if takes_ahead and of.role != "both":
+        raise InputError(f"the group {of.name} drafts, and its policy does so only where it prefills and decodes alike")
+    if of.role != "both":
+        config = config.with_transfers()
+    if ranks > 1:
+        config = config.in_ranks()
     make = AheadReplica if takes_ahead else SpeculativeReplica
-    return make(of.speculation, index, clock, policy, *others, **options)
+    return make(of.speculation._replace(config=config), index, clock, policy, *others, **options)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:
@@ -189,3 +202,17 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     if found := [name for name, is_there in others.items() if is_there]:
         what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
         raise InputError(what, hint="hardware.pipeline_parallel: 1")
+
+
+def _check_connector(group: ReplicaGroup) -> None:
+    """Raise InputError for what a KV connector is not put together with."""
+    others = {
+        "drafts": group.speculation is not None,
+        "a pipeline": group.pipeline is not None,
+        "data-parallel ranks that step together": group.group_cost is not None,
+        "autoscaling": group.autoscaling is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    if found := [name for name, is_there in others.items() if is_there]:
+        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint="no hardware.kv_offload")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from simulator.engine.admission import NO_CAPS, QueueCaps
+from simulator.engine.connector.replica import MakeConnector
 from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -40,7 +41,8 @@ class ReplicaGroup:
     and its server one beyond `queue_caps`: each replica is a server, unless the router makes one of all.
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
-    With `speculation` each decodes speculatively; with `pipeline`, which is then the cost, each has its stages.
+    With `speculation` each decodes speculatively; with `pipeline`, which is then the cost, each has its stages; with
+    `connector`, which makes it, each has a KV connector.
     """
 
     make_policy: Callable[[], Policy]
@@ -60,6 +62,7 @@ class ReplicaGroup:
     role: Role = "both"
     block_bytes: int = 0
     speculation: Speculation | None = None
+    connector: MakeConnector | None = None
     pipeline: PipelineCost | None = None
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.latency import LATENCIES
@@ -327,6 +328,7 @@ _TABLE = (
         _of_transfers(lambda moved, own: _mean((moved.end_s - moved.start_s)[own])), better=-1,
     ),
     *DRAFT_METRICS,
+    *COPY_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,

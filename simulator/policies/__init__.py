@@ -27,15 +27,15 @@ DEFAULT_POLICY = "chunked_prefill"
 """The policy of a scenario that names none. Plans and remedies propose it."""
 PLAIN_POLICY = "continuous"
 """The policy that plans and remedies propose beside the default: prompts before the decodes, nothing to set."""
-REAL_POLICY = "real"
-"""The policy that asks a real scheduler. It has no rules of its own and runs only where that scheduler is."""
+REAL_POLICIES = ("real", "real_sglang")
+"""The policies that ask a real scheduler. They have no rules of their own and run only where that scheduler is."""
 COMPARED = ("static", PLAIN_POLICY, "preemptive", DEFAULT_POLICY)
 """The policies that are compared where a user names none: one of each kind."""
 
 
 def built_in_policies() -> tuple[str, ...]:
     """Names of the policies whose rules come with batchlab, sorted."""
-    return tuple(name for name in named_policies() if name != REAL_POLICY)
+    return tuple(name for name in named_policies() if name not in REAL_POLICIES)
 
 
 def named_policies() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from simulator.columns import Column, joined
 from simulator.request_state import RequestState, Setbacks
 from simulator.results.buffers import Table
 from simulator.results.records import (
+    CopyColumns,
     DraftColumns,
     GapColumns,
     GroupSizes,
@@ -35,7 +36,10 @@ _TELL_EVERY = 256  # requests between two calls of `progress`
 
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
-_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "skipped_tokens")))
+_SETBACKS = (
+    "row",
+    *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "external_tokens", "skipped_tokens")),
+)
 
 
 def _fields(columns: type) -> list[str]:
@@ -53,6 +57,7 @@ class Recorder:
         self.lives = Table(_fields(LifeColumns))
         self.transfers = Table(_fields(TransferColumns))
         self._drafts = Table(_fields(DraftColumns))
+        self.copies = Table(_fields(CopyColumns))
         self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
@@ -78,12 +83,12 @@ class Recorder:
             self._progress(self.ended)
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[int], tuple[Any, ...]]:
-        tables = self._requests, self._setbacks, self.lives, self.transfers, self._drafts
+        tables = self._requests, self._setbacks, self.lives, self.transfers, self._drafts, self.copies
         return Recorder, (0,), (self.replicas, *tables, self.reject_reasons, self.ended)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
-        self.reject_reasons, self.ended = state[6:]
+        self.copies, self.reject_reasons, self.ended = state[6:]
         self._watching = ()
         self._progress = None
 
@@ -94,6 +99,7 @@ class Recorder:
         self._requests.extend(other._requests)
         self._setbacks.extend(other._setbacks)
         self._drafts.extend(other._drafts)
+        self.copies.extend(other.copies)
         self.reject_reasons |= other.reject_reasons
 
     def tell(self, ended: int) -> None:
@@ -138,6 +144,7 @@ class Recorder:
             lives=lives if len(lives.replica) else None,
             transfers=transfers if len(transfers.row) else None,
             drafts=self._draft_columns(),
+            copies=self._copy_columns(),
         )
 
     def _draft_columns(self) -> DraftColumns | None:
@@ -147,6 +154,14 @@ class Recorder:
         columns = self._drafts.columns()
         order = np.lexsort((columns["accepted"], columns["drafts"], columns["row"]))
         return DraftColumns(**{name: column[order] for name, column in columns.items()})
+
+    def _copy_columns(self) -> CopyColumns | None:
+        """By replica and start; None where nothing was copied."""
+        if not len(self.copies):
+            return None
+        columns = self.copies.columns()
+        order = np.lexsort((columns["stored"], columns["start_s"], columns["replica"]))
+        return CopyColumns(**{name: column[order] for name, column in columns.items()})
 
     def _request_columns(self, workload: Workload) -> Sinks:
         """One entry a request, in workload order."""

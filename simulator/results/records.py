@@ -169,6 +169,19 @@ class TransferColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyColumns:
+    """One entry a copy of KV between a replica's GPUs and its host, by replica and start."""
+
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    replica: Annotated[Ints, doc("the number of the replica")]
+    stored: Annotated[Ints, doc("1: to the host, 0: from it")]
+    tokens: Annotated[Ints, doc("whose KV it is")]
+    bytes: Annotated[Ints, doc("copied, over all GPUs")]
+    start_s: Annotated[Floats, doc("the link begins with it")]
+    end_s: Annotated[Floats, doc("all of it has arrived")]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftColumns:
     """One entry a request, number of drafts and number of accepted ones: its verify steps with these."""
 
@@ -216,6 +229,7 @@ class Records(StoredColumns):
     lives: LifeColumns | None = None  # None: all replicas are there all the time
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     drafts: DraftColumns | None = None  # None: nothing is drafted
+    copies: CopyColumns | None = None  # None: nothing is stored on a host
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

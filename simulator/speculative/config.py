@@ -6,7 +6,7 @@ vllm/config/vllm.py). A drafter proposes tokens, and the model verifies them in 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Final, Literal
 
@@ -115,6 +115,17 @@ class SpeculativeConfig:
     def can_skip_drafts(self) -> bool:
         """No drafts are proposed in steps after which no request would verify any."""
         return self.model_runner == "v2" and self.num_lookahead_tokens > 0
+
+    def in_ranks(self) -> "SpeculativeConfig":
+        """The configuration of a data-parallel rank: its batch has no say in the number of drafts.
+
+        vLLM turns that off (0.33, vllm/config/vllm.py:1110), as ranks would choose different numbers.
+        """
+        return replace(self, num_speculative_tokens_per_batch_size=None)
+
+    def with_transfers(self) -> "SpeculativeConfig":
+        """The configuration of a server that sends or takes KV: hashes cover their block alone (vllm.py:688)."""
+        return replace(self, disable_lookahead_block_hashes=self.drafts_from_hidden)
 
     def drafts_of(self, num_requests: int) -> int:
         """Drafts that a step of so many scheduled requests proposes for each."""

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from simulator.connector import ConnectorView
 from simulator.request import RequestView
 from simulator.speculative.acceptance import Acceptance
 from simulator.speculative.config import SpeculativeConfig
@@ -27,10 +28,14 @@ class DraftingView(RequestView, Protocol):
 
 
 class Drafting(NamedTuple):
-    """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens."""
+    """Speculative decoding as a policy sees it. `max_model_len` is the model's longest context, in tokens.
+
+    A replica with a KV `connector` is planned like one with drafts, request by request, and has none.
+    """
 
     config: SpeculativeConfig
     max_model_len: int
+    connector: ConnectorView | None = None
 
 
 class Speculation(NamedTuple):

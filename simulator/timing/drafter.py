@@ -10,11 +10,15 @@ KV of its own; that pass proposes the first token. Each further token takes a pa
 - A draft model is a model of its own. n-gram lookups run on the CPU and add nothing here.
 
 Heads share embeddings and, but for EAGLE3, the output table with the model. The head's products are assumed to reach
-the shares of the peaks that `simulator.timing.roofline_cost` has; the host's launches between passes are not counted.
+the shares of the peaks that `simulator.timing.roofline_cost` has. The other kernels of a head's pass, and the launches
+of all, are `small_kernels` of `simulator.timing.tables.assumed`. They run inside CUDA graphs, in vLLM 0.33 one for the
+first pass and one for all others (vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py), so that nothing
+waits for the host. Before 0.9 heads had no graphs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
@@ -90,17 +94,25 @@ class Joint:
         return max(self.token_s * tokens, self.weights_s)
 
 
+class PassTime(Protocol):
+    """Seconds of a pass by its tokens and by the rows that it samples."""
+
+    def s(self, tokens: int, rows: int) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Drafter:
     """The time of drafting: `cost` is that of one pass, without logits of the drafts that it reads.
 
-    A further pass over a tree computes so many `branches` of each request.
+    A further pass over a tree computes so many `branches` of each request. `small` adds what
+    the cost of a head leaves out: small kernels and launches.
     """
 
     cost: CostModel
     joint: Joint = Joint()
     is_parallel: bool = False
     branches: int = 1
+    small: PassTime | None = None
 
     def s(self, shape: StepShape) -> float:
         """Seconds that a step of this shape spends on drafting; 0 where none is drafted."""
@@ -115,8 +127,13 @@ class Drafter:
             return self.cost.step_s(first)
         wider = seqs * (self.branches - 1)
         pass_of = StepShape(seqs, shape.context + seqs + wider, draft_seqs=seqs if wider else 0, draft_tokens=wider)
-        further = self.cost.step_s(pass_of) + self.joint.s(seqs + wider)
-        return self.cost.step_s(first) + self.joint.s(shape.tokens) + (each - 1) * further
+        again = seqs + wider
+        further = self.cost.step_s(pass_of) + self.joint.s(again) + self._small_s(again, again)
+        once = self.cost.step_s(first) + self.joint.s(shape.tokens) + self._small_s(shape.tokens, seqs)
+        return once + (each - 1) * further
+
+    def _small_s(self, tokens: int, rows: int) -> float:
+        return 0.0 if self.small is None else self.small.s(tokens, rows)
 
 
 @dataclass(frozen=True, slots=True)

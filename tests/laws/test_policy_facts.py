@@ -27,6 +27,7 @@ OTHER_NAMES = {
     "scenarios/plan/experiment_files.py": {"vllm"},
     "scenarios/profiles.py": {"vllm"},
     "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
+    "simulator/policies/real/programs/sglang_engine.py": {"sglang"},
     "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
     "simulator/policies/sglang/__init__.py": {"sglang"},  # whose kernels
     "simulator/servers.py": {"vllm"},

@@ -1,15 +1,17 @@
 """Laws of speculative decoding: tokens and blocks are conserved, fast-forward changes nothing, no policy sees more."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from simulator.fleet.group import ReplicaGroup
+from simulator.engine.completion import OnEnd
+from simulator.fleet.group import ReplicaGroup, Role
+from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -24,7 +26,7 @@ from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
-from tests.listening import simulate_listening
+from tests.listening import Inlet, simulate_listening
 from tests.parity.cases import clients
 
 SIZE = 8
@@ -60,15 +62,24 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-def serve(seed: int, *, fast_forward: bool = True, other_from: int = 1 << 30, log: bool = False) -> Run:
-    """A random run."""
+def serve(
+    seed: int,
+    *,
+    fast_forward: bool = True,
+    other_from: int = 1 << 30,
+    log: bool = False,
+    asynchronous: bool | None = None,
+    interval: int = 1,
+    apart: Sequence[tuple[int, float]] | None = None,
+) -> Run:
+    """A random run; `apart`: prefill and decode on replicas of their own, and the aborts, by row and time."""
     rng = random.Random(seed)
     drafts = rng.randint(1, 4)
     config = SpeculativeConfig(num_speculative_tokens=drafts, **rng.choice(METHODS))
     count, slots = rng.randint(3, 30), rng.choice([2, 4, 8, 16])
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (60, 120)]
     longest = max(map(sum, zip(inputs, outputs, strict=True))) + rng.choice([0, 1, 30])
-    caching = rng.random() < 0.5
+    caching = rng.random() < 0.5 and apart is None
     by_id = rng.random() < 0.3
     make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
     if caching:
@@ -89,12 +100,25 @@ def serve(seed: int, *, fast_forward: bool = True, other_from: int = 1 << 30, lo
         max_num_seqs=slots,
         max_num_batched_tokens=max(slots * (drafts + 1), rng.choice([32, 64, 512])),
         order=rng.choice(["fcfs", "priority"]),
-        async_scheduling=rng.random() < 0.3,
+        async_scheduling=rng.random() < 0.3 if asynchronous is None else asynchronous,
+        prefill_schedule_interval=interval,
     )
     speculation = Speculation(config, Drawn(seed, drafts, other_from), longest)
     cost = Linear(0.01, 1e-4, 1e-6, rng.choice([0.0, 1e-4]))
     group = ReplicaGroup(lambda: made, memory, cost, make_blocks=make_blocks, speculation=speculation)
-    return simulate_fleet(whole, [group], fast_forward=fast_forward, log_decisions=log)
+    if apart is None:
+        return simulate_fleet(whole, [group], fast_forward=fast_forward, log_decisions=log)
+    halves: list[tuple[Role, int]] = [("prefill", 1), ("decode", 1 + seed % 2)]
+    groups = [replace(group, name=role, role=role, block_bytes=1000, replicas=count) for role, count in halves]
+
+    def make_listener(inlet: Inlet) -> OnEnd:
+        for row, at_s in apart:
+            inlet.abort_at(row, at_s)
+        return lambda row, status, end_s, cause: None
+
+    serve = partial(simulate_listening, make_listener=make_listener) if apart else simulate_fleet
+    link = LinkSpeed(rng.choice([1e4, 1e6]), rng.choice([0.0, 0.003]))
+    return serve(whole, groups, router="least_kv", link=link, fast_forward=fast_forward, log_decisions=log)
 
 
 def serve_ahead(
@@ -156,9 +180,47 @@ def columns(records: Records) -> dict[str, Any]:
 @SERVERS
 @pytest.mark.parametrize("seed", range(24))
 def test_fast_forward_changes_nothing(run: Callable[..., Run], seed: int) -> None:
-    fast, slow = columns(run(seed).records), columns(run(seed, fast_forward=False).records)
+    same(run, seed)
+
+
+def same(run: Callable[..., Run], seed: int, **more: Any) -> Records:
+    """The records of a run, equal to those of single steps."""
+    records = run(seed, **more).records
+    fast, slow = columns(records), columns(run(seed, fast_forward=False, **more).records)
     for name, column in fast.items():
         np.testing.assert_array_equal(column, slow[name], err_msg=name)
+    return records
+
+
+@pytest.mark.parametrize("seed", range(100, 116))
+def test_fast_forward_changes_nothing_under_asynchronous_scheduling(seed: int) -> None:
+    same(serve, seed, asynchronous=True)
+
+
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_fast_forward_changes_nothing_beside_a_cadence(seed: int) -> None:
+    same(serve, seed, interval=2 + seed % 3)
+
+
+@pytest.mark.parametrize("seed", range(300, 316))
+def test_drafts_of_decoding_replicas(seed: int) -> None:
+    """Half of the runs have aborts. Each request ends once; the KV of its prompt moves once."""
+    rng = random.Random(-seed)
+    aborts = [(row, rng.uniform(0.0, 3.0)) for row in range(3)] if seed % 2 else []
+    records = same(serve, seed, asynchronous=False, apart=aborts)
+    requests, gaps, moved = records.requests, records.gaps, records.transfers
+    served = requests.status == Status.FINISHED
+    assert served.sum() >= len(served) - len(aborts)
+    assert np.isin(requests.status, (Status.FINISHED, Status.ABORTED)).all()
+    if not aborts:
+        assert gaps.count.sum() == (requests.output_tokens - 1).sum()
+        assert moved is not None
+        assert sorted(moved.row.tolist()) == np.flatnonzero(requests.output_tokens > 1).tolist()
+        assert np.array_equal(moved.ready_s, requests.first_token_s[moved.row])
+        rows = records.rows
+        assert not rows.decoding[rows.replica == 0].any()
+        assert records.drafts is not None
+        assert records.drafts.steps.sum() > 0
 
 
 @SERVERS

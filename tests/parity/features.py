@@ -5,7 +5,7 @@ records hold. It decides nothing itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -32,6 +32,8 @@ from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening
 from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
+from tests.parity.connected_features import CONNECTED
+from tests.parity.draft_cases import TOGETHER
 from tests.parity.hybrid_features import hybrid_plan
 from tests.parity.image_features import encoder
 from tests.parity.pipeline_features import pipeline
@@ -185,7 +187,7 @@ class GivenRanks:
 
 
 class SlowestRank:
-    """A common step lasts as long as the longest of the ranks'; a dummy batch is of one token."""
+    """A common step lasts as long as the longest of the ranks'; a dummy batch without drafts is of one token."""
 
     def __init__(self, cost: Linear) -> None:
         self._cost = cost
@@ -198,7 +200,15 @@ class SlowestRank:
 def ranks(case: Case) -> list[dict[str, Any]]:
     """The common steps of ranks in lockstep, with what each rank decides in them."""
     count = case["dp"]["ranks"]
-    group = group_of(dict(case), replicas=count, group_cost=SlowestRank(cost_of(dict(case))))
+    cost = cost_of(dict(case))
+    if (drafts := case.get("spec")) is not None:
+        cost = replace(cost, per_drafted_token_s=case["cost"]["d"])
+    group = group_of(
+        dict(case),
+        replicas=count,
+        group_cost=SlowestRank(cost),
+        speculation=None if drafts is None else speculation_of(case),
+    )
     requests = sorted(case["requests"], key=lambda r: r["arrival_time"])
     run = simulate_fleet(
         workload_of(dict(case)), [group], router=GivenRanks([r["rank"] for r in requests]), log_decisions=True
@@ -218,7 +228,9 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "hybrid_plan": hybrid_plan,
     "pipeline": pipeline,
     **{kind + mode: plain for kind in ("cadence", "abort") for mode in ("", "_async")},
+    **CONNECTED,
     **{kind + mode: speculative for kind in SPECULATIVE for mode in ("", "_async")},
+    **{kind: ranks if kind == "spec_dp" else speculative for kind in TOGETHER},
 }
 
 

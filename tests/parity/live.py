@@ -4,14 +4,16 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.parity import draft_cases
 from tests.parity.cases import Case
 
 VARIABLE = "BATCHLAB_VLLM_PYTHON"
 DRIVER = Path(__file__).with_name("vllm_driver.py")
+DRAFT_DRIVER = DRIVER.with_name("draft_driver.py")
 
 Steps = list[dict[str, Any]]
 
@@ -53,14 +55,29 @@ def answers(cases: Sequence[Case], oracle: Path) -> list[Steps]:
 
     Raises RefusedError for a case that vLLM does not accept.
     """
-    lines = "".join(json.dumps(case) + "\n" for case in cases)
-    done = subprocess.run(
-        [python(), str(DRIVER), str(oracle)], input=lines, capture_output=True, text=True, check=False
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode or len(found) != len(cases):
-        raise RuntimeError(f"{len(found)} answers to {len(cases)} cases, exit status {done.returncode}: {done.stderr}")
+    found = asked(DRIVER, oracle, cases)
     for case, answer in zip(cases, found, strict=True):
         if isinstance(answer, dict):
             raise RefusedError(f"{answer['refused']}: {json.dumps(case)}")
+    return found
+
+
+def drafted(kind: str, seeds: Sequence[int], features: Path) -> Iterator[tuple[int, Case, Steps]]:
+    """Seed, case and records of the cases of a kind that vLLM finishes, from the harness in the folder `features`."""
+    cases = [(draft_cases.draw(kind, seed), seed) for seed in seeds]
+    for seed, answer in zip(seeds, asked(DRAFT_DRIVER, features, cases), strict=True):
+        if "records" in answer:
+            yield seed, answer["case"], answer["records"]
+
+
+def asked(driver: Path, harness: Path, questions: Sequence[Any]) -> list[Any]:
+    """What a driver answers to each question, with the harness in that folder. Raises RuntimeError if it fails."""
+    lines = "".join(json.dumps(question) + "\n" for question in questions)
+    done = subprocess.run(
+        [python(), str(driver), str(harness)], input=lines, capture_output=True, text=True, check=False
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or len(found) != len(questions):
+        said = f"{len(found)} answers to {len(questions)} cases, exit status {done.returncode}"
+        raise RuntimeError(f"{said}: {done.stderr}")
     return found

@@ -44,7 +44,7 @@ def crowd(seed: int, **settings: Any) -> Case:
     """The requests of several cases in one, as far as its memory holds each: up to two hundred."""
     cases = [drawn(CROWD * seed + part, **settings) for part in range(CROWD)]
     config = cases[0]["config"]
-    most = config["max_total_tokens"] - 2 * config["page_size"] - 2
+    most = config["max_total_tokens"] - 2 * config["page_size"] - 2 - _ahead(config)
     requests = [
         {**request, "id": f"{part}{request['id']}"}
         for part, case in enumerate(cases)
@@ -64,6 +64,12 @@ def _delayer(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def _ahead(config: dict[str, Any]) -> int:
+    """Tokens of memory ahead of a request's drafts, in whole pages."""
+    page: int = config["page_size"]
+    return -(-tokens_ahead(of_settings(config), page) // page) * page if config.get("speculative_algorithm") else 0
+
+
 def _drafts(rng: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
     """A chain of drafts, or where the drafter keeps KV a tree."""
     steps = rng.choice([1, 2, 3, 5, 8])
@@ -79,9 +85,8 @@ def _drafts(rng: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _let_draft(case: Case, rng: random.Random) -> None:
     """Lists of accepted drafts, and memory in which every request has room for its drafts alone."""
-    config, page = case["config"], case["config"]["page_size"]
-    ahead = tokens_ahead(of_settings(config), page)
-    config["max_total_tokens"] += -(-ahead // page) * page
+    config = case["config"]
+    config["max_total_tokens"] += _ahead(config)
     most = rng.choice([0, 1, config["speculative_num_steps"] + 1])  # more than can be
     for request in case["requests"]:
         request["accepted_drafts"] = [rng.randint(0, most) for _ in range(rng.randint(1, 6))]

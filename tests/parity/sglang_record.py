@@ -49,6 +49,10 @@ DRAFTED: Kinds = {
     "n-gram": {"speculative_algorithm": "NGRAM", "overlap": True},
     "mixed": EAGLE | RETRACTING | {"enable_mixed_chunk": True},
     "mixed, no overlap": EAGLE | RETRACTING | {"enable_mixed_chunk": True, "overlap": False},
+    "mixed, radix": EAGLE
+    | {"enable_mixed_chunk": True, "disable_radix_cache": False, "eos_share": 0.0}
+    | {"chunked_prefill_size": 16, "max_running_requests": 8},
+    "pages of 4": EAGLE | {"page_size": 4, "disable_radix_cache": False, "schedule_policy": "lpm"},
     "retractions": EAGLE | RETRACTING | {"disable_radix_cache": False},
     "retractions, page 16": EAGLE | RETRACTING | {"page_size": 16},
     "lpm": EAGLE | {"disable_radix_cache": False, "schedule_policy": "lpm"},
@@ -74,8 +78,10 @@ DRAFTS: Mapping[str, Sequence[int]] = {
     "n-gram": (67,),
     "mixed": (55, 67, 90, 108),
     "mixed, no overlap": (67, 108),
+    "mixed, radix": (141,),
+    "pages of 4": (59,),
     "retractions": (180,),
-    "retractions, page 16": (90, 102, 108),
+    "retractions, page 16": (90, 108),
     "lpm": (180,),
     "ignore_eos": (67,),
     "delayer": (18, 67, 180),

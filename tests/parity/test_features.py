@@ -75,8 +75,11 @@ def is_noticed(*kinds: str) -> bool:
 
 
 def broken(name: str, old: str, new: str) -> ModuleType:
-    """The module with one change."""
-    source = Path(str(importlib.import_module(name).__file__)).read_text(encoding="utf-8")
+    """The module with one change; the test is skipped where it is compiled, as others keep to what they compiled."""
+    path = Path(str(importlib.import_module(name).__file__))
+    if path.suffix != ".py":
+        pytest.skip("a rule that is compiled cannot be changed")
+    source = path.read_text(encoding="utf-8")
     assert source.count(old) == 1, old
     made = ModuleType(name)
     exec(compile(source.replace(old, new), name, "exec"), made.__dict__)
@@ -238,9 +241,3 @@ def test_of_both_caps_the_requests_are_told_of_first() -> None:
 def test_a_kind_that_is_not_decided_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="no cases of the kind 'telepathy'; it decides: balancer, queue_caps, "):
         features.decide("telepathy", {})
-
-
-def test_drafts_with_a_cadence_are_refused() -> None:
-    case = recorded("spec_ngram")[0]["case"]
-    with pytest.raises(InputError, match="it has no prefill_schedule_interval above 1 yet"):
-        features.decide("spec_ngram", {**case, "config": {**case["config"], "prefill_schedule_interval": 2}})

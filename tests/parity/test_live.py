@@ -1,6 +1,7 @@
 """Random cases through vLLM's own scheduler and through ours: every decision of every step is the same.
 
-BATCHLAB_PARITY_CASES says how many of each kind; the first are always the same.
+BATCHLAB_PARITY_CASES says how many of each kind; the first are always the same. Of a kind with drafts there are
+a sixth as many.
 """
 
 import json
@@ -10,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from tests.parity import live
+from tests.parity import draft_cases, features, live
 from tests.parity.cases import Case, decisions_of, first_difference
 from tests.parity.random_cases import (
     aborted,
@@ -78,3 +79,22 @@ def test_random_cases_with_aborts_are_scheduled_as_vllm_does(first: int, kind: s
     if len(cases) == BATCH:
         assert sum(count > 0 for count in aborts) > 0.5 * BATCH
         assert sum(len(step["preempted"]) for steps in answers for step in steps) > BATCH
+
+
+DRAFTED = [kind + mode for kind in features.SPECULATIVE for mode in ("", "_async")]
+
+
+@pytest.mark.parametrize("kind", [*DRAFTED, *draft_cases.TOGETHER])
+def test_random_cases_with_drafts_are_scheduled_as_vllm_does(kind: str) -> None:
+    seeds = range(5_000, 5_000 + CASES // 6)
+    drafts = preemptions = 0
+    for seed, case, theirs in live.drafted(kind, seeds, shared("oracle/features")):
+        ours = features.decide(kind, case)
+        different = draft_cases.first_difference(ours, theirs)
+        assert different is None, f"case {seed}: {different}\n{json.dumps(case)}"
+        for step in theirs:
+            for part in step.get("ranks", [step]):
+                drafts += sum(part.get("spec", {}).values())
+                preemptions += len(part.get("preempted", []))
+    print(f"{kind}: {drafts} drafts, {preemptions} preemptions")
+    assert drafts > 10 * len(seeds)

@@ -28,6 +28,7 @@ OVERLAP, RADIX, RECKLESS = {"overlap": True}, {"disable_radix_cache": False}, {"
 MIXED, SURE = {"enable_mixed_chunk": True}, {"eos_share": 0.0}  # answers of max_tokens: memory lacks more often
 LPM, LIMITS = {**RADIX, "schedule_policy": "lpm"}, {"clip": True}  # max_tokens beyond memory
 DELAYER = {**OVERLAP, "enable_prefill_delayer": True}
+DRAFTS = {**OVERLAP, "speculative_algorithm": "EAGLE"}
 LIVE: dict[str, dict[str, Any]] = {
     "no radix": {"disable_radix_cache": True, **LIMITS},
     "radix": {**RADIX, **RECKLESS, "schedule_policy": "fcfs"},
@@ -49,6 +50,17 @@ LIVE: dict[str, dict[str, Any]] = {
     "delayer, lpm": {**DELAYER, **LPM},
     "delayer, mixed": {**DELAYER, **MIXED, **RECKLESS, **SURE},
     "delayer, ignore_eos": {**DELAYER, "ignore_eos": True, "disable_radix_cache": True},
+    "drafts": DRAFTS,
+    "drafts, no overlap": {**DRAFTS, "overlap": False},
+    "drafts, page 16": {**DRAFTS, **RECKLESS, **SURE, "page_size": 16},
+    "drafts, retractions": {**DRAFTS, **RADIX, **RECKLESS, **SURE},
+    "drafts, lpm": {**DRAFTS, **LPM},
+    "drafts, mixed": {**DRAFTS, **MIXED, **RECKLESS, **SURE},
+    "drafts, mixed, no overlap": {**DRAFTS, **MIXED, **RECKLESS, "overlap": False},
+    "drafts, ignore_eos": {**DRAFTS, "ignore_eos": True},
+    "drafts, delayer": {**DRAFTS, **DELAYER},
+    "drafts of n-grams": {**DRAFTS, "speculative_algorithm": "NGRAM"},
+    "drafts of a model, page 64": {**DRAFTS, "speculative_algorithm": "STANDALONE", "page_size": 64},
 }
 CROWDS: dict[str, dict[str, Any]] = {
     "radix": {**RADIX, **RECKLESS, **SURE},
@@ -56,6 +68,7 @@ CROWDS: dict[str, dict[str, Any]] = {
     "overlap, lpm": {**OVERLAP, **LPM},
     "overlap, lpm, mixed, page 16": {**OVERLAP, **LPM, **MIXED, **RECKLESS, **SURE, "page_size": 16},
     "delayer, page 16": {**DELAYER, **RECKLESS, "page_size": 16},
+    "drafts": {**DRAFTS, **RECKLESS, **SURE},
 }
 
 

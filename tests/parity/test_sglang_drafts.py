@@ -52,6 +52,7 @@ RULES = [
     (BATCH, "owned = max(live.reserved_tokens, live.base_computed)", "owned = live.base_computed"),
     (BATCH, "cdiv(live.base_computed + ahead, size)", "cdiv(live.base_computed + 1, size)"),
     (BATCH, "(len(decoders) if size > 1 else 0)", "0"),
+    (BATCH, "cdiv(tokens, size) + (", "needed + ("),
     # retraction
     (STEP, "if view.drafting is None:", "if True:"),
     (STEP, "size), size) - request.num_blocks", "size), size) - request.num_blocks - 1"),
@@ -63,6 +64,7 @@ RULES = [
     (RESULTS, "min(live.base_computed + returned, live.num_tokens)", "live.base_computed + returned - 1"),
     (RESULTS, "min(live.base_computed + returned, live.num_tokens)", "live.base_computed"),
     (RESULTS, "tokens = min(returned, left)", "tokens = 1"),
+    (RESULTS, "elif part.drafts:", "else:"),
     # steps
     (REPLICA, "self._verified if verifies else 1", "self._verified"),
     (REPLICA, "part.computed += live.in_flight_tokens", "pass"),

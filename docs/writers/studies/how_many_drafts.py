@@ -142,8 +142,8 @@ STUDY = Study(
         " second table has its entries.",
     ),
     limits="an EAGLE3 head of Llama-3.1-8B accepts less than these curves (`llama-3.1-8b_eagle3`: 2.60 with three"
-    " drafts, on chat); acceptance also depends on the traffic. The time of the head is a roofline without the host's"
-    " launches between its passes, which is a bound from below. Prompts are a part of the load: longer answers shift"
+    " drafts, on chat); acceptance also depends on the traffic. The time of the head is a roofline with the small"
+    " kernels of each pass, inside CUDA graphs. Prompts are a part of the load: longer answers shift"
     " all curves to fewer users, longer contexts to more, because attention reads more for the same tokens.",
     expected=(
         Expectation("rule_h100", 1.0, 0.04, "1 ± 4 %", "acceptance length / longer step, for one user"),

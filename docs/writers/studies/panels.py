@@ -14,6 +14,7 @@ DECADE = 10.0
 MARKS = "osD^vPX"
 MARKED = 20  # points; more would touch each other
 ACROSS = 3  # panels of a row
+CLOSE = 0.12  # of the height: nearer, the end of a curve and a name would touch
 
 
 class Line(Protocol):
@@ -56,7 +57,7 @@ def panels_picture(name: str, panels: Sequence[Panel]) -> Picture:
             _scale(axes, panel)
             for line in panel.lines:
                 if line.dashed:
-                    _dashed(axes, line)
+                    _dashed(axes, line, [each for each in panel.lines if not each.dashed])
                     continue
                 mark = MARKS[labels.index(line.label) % len(MARKS)] if len(line.points) <= MARKED else ""
                 x, y = zip(*line.points, strict=True)
@@ -74,20 +75,26 @@ def panels_picture(name: str, panels: Sequence[Panel]) -> Picture:
     return draw(name, (5.2 * across, 3.8 * rows), paint)
 
 
-def _dashed(axes: Axes, line: Line) -> None:
-    """A straight limit has its name beside it, so that two limits differ; a curve says it in the legend."""
+def _dashed(axes: Axes, line: Line, curves: Sequence[Line]) -> None:
+    """A straight limit has its name beside it, so that two limits differ; a curve says it in the legend.
+
+    The name of a level one stands at its right end, or at its left where curves end near it.
+    """
     x, y = zip(*line.points, strict=True)
     level, upright = len({*y}) == 1, len({*x}) == 1
     label = shorten(line.label)
     in_legend = "_nolegend_" if level or upright else label
     axes.plot(x, y, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.2, label=in_legend)
     if level or upright:
+        heights = [y for curve in curves for _, y in curve.points] or [0.0]
+        near = CLOSE * (max(heights) - min(heights))
+        is_right = level and not any(abs(curve.points[-1][1] - y[-1]) < near for curve in curves)
         axes.annotate(
             label,
-            (x[-1], y[-1]) if level else (x[0], y[0]),
+            (x[-1], y[-1]) if is_right else (x[0], y[0]),
             xytext=(0, 3) if level else (4, 3),
             textcoords="offset points",
-            ha="right" if level else "left",
+            ha="right" if is_right else "left",
             va="bottom",
             color=MUTED,
             fontsize="small",

@@ -36,7 +36,7 @@ from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
-from simulator.results.records import DraftColumns, LifeColumns, Records, TransferColumns
+from simulator.results.records import CopyColumns, DraftColumns, LifeColumns, Records, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ REPLICAS = "replicas.csv.gz"  # of a run with several
 LIVES = "lives.csv.gz"  # of replicas whose number changes
 DRAFTS = "drafts.csv.gz"  # of requests: how many drafts were verified and accepted
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
+COPIES = "copies.csv.gz"  # of KV between GPUs and host
 PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
 ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
@@ -116,6 +117,7 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
         "A row for each request, number of drafts and number of accepted ones, where tokens are drafted.",
         described(DraftColumns),
     ),
+    COPIES: ("A row a copy of KV between the GPUs and their host, where KV is offloaded.", described(CopyColumns)),
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
         described(PrefixColumns),
@@ -236,6 +238,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
         tables[TRANSFERS] = plain_columns(records.transfers)
     if records.drafts is not None:
         tables[DRAFTS] = plain_columns(records.drafts)
+    if records.copies is not None:
+        tables[COPIES] = plain_columns(records.copies)
     return tables
 
 

@@ -13,6 +13,7 @@ from simulator.metrics.fleet_metrics import PartColumns, by_replica
 from simulator.metrics.latency import RequestLatencies, request_latencies
 from simulator.results.records import (
     CallColumns,
+    CopyColumns,
     DraftColumns,
     Ints,
     LifeColumns,
@@ -24,7 +25,7 @@ from simulator.results.records import (
 )
 from simulator.results.shared_prefixes import PrefixColumns
 
-T = TypeVar("T", LifeColumns, TransferColumns, DraftColumns, PrefixColumns, RowColumns)
+T = TypeVar("T", LifeColumns, TransferColumns, DraftColumns, CopyColumns, PrefixColumns, RowColumns)
 
 ALL = slice(None)
 Columns = Mapping[str, tuple[str, str]]
@@ -158,7 +159,9 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
     return {"replica": np.arange(records.replicas), "group": names, **columns}
 
 
-def plain_columns(columns: LifeColumns | TransferColumns | DraftColumns | PrefixColumns) -> dict[str, Column]:
+def plain_columns(
+    columns: LifeColumns | TransferColumns | DraftColumns | CopyColumns | PrefixColumns,
+) -> dict[str, Column]:
     """Return columns as they are: a row a life of an autoscaled replica, a transfer, counts of drafts, a prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
 

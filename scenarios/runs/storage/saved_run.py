@@ -16,6 +16,7 @@ import numpy as np
 from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
+    COPIES,
     DRAFTS,
     FORMAT,
     LIVES,
@@ -31,6 +32,7 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
 from simulator.errors import InputError
 from simulator.results.records import (
+    CopyColumns,
     DraftColumns,
     GapColumns,
     GroupSizes,
@@ -44,7 +46,7 @@ from simulator.results.records import (
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
-Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, PrefixColumns)
+Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, PrefixColumns)
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 _SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
@@ -89,6 +91,7 @@ def read_run(folder: Path) -> SavedRun:
         lives=optional(LIVES, LifeColumns),
         transfers=optional(TRANSFERS, TransferColumns),
         drafts=optional(DRAFTS, DraftColumns),
+        copies=optional(COPIES, CopyColumns),
     )
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)

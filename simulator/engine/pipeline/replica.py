@@ -86,7 +86,8 @@ class PipelinedReplica(SpeculativeReplica):
         self.depth = self._stages + self._overlaps
         self.idle_s = cost.idle_s
 
-    def _new(self, request: Request) -> RequestState:
+    def new_request(self, request: Request) -> RequestState:
+        """See `Replica.new_request`."""
         return PipelinedRequest(request, self.state.decode_clock)
 
     def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:

@@ -11,14 +11,14 @@ from simulator.engine.speculative.request import DraftingRequest
 from simulator.engine.speculative.step import Scheduled
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
-from simulator.plan import Chunk, Holds, Preemption, StepPlan
+from simulator.plan import Chunk, Preemption, StepPlan
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING
 from simulator.speculative.config import SpeculativeConfig
 
 
 class DraftedPlans:
-    """Applies the plans of one replica. Of the last: `holds` of its last part, and whether its step `needs_drafts`."""
+    """Applies the plans of one replica. Of the last: `last_part`, and whether its step `needs_drafts`."""
 
     __slots__ = (
         "_ahead",
@@ -30,7 +30,7 @@ class DraftedPlans:
         "_state",
         "_victims",
         "_viewer",
-        "holds",
+        "last_part",
         "needs_drafts",
         "scheduled",
     )
@@ -47,7 +47,7 @@ class DraftedPlans:
         self._victims: list[Preemption] = []
         self.scheduled: list[Scheduled] = []
         self.needs_drafts = False
-        self.holds = Holds.STEP
+        self.last_part = StepPlan()
 
     def apply(self, plan: StepPlan, now_s: float) -> list[Scheduled]:
         """Apply `plan` and its further parts; returns what the step computes, in order."""
@@ -65,7 +65,8 @@ class DraftedPlans:
         part = plan
         while part.more:
             part = self._next_part(part, now_s)
-        self.holds = part.holds
+        self.last_part = part
+        self._viewer.view.note = part.note
         return self.scheduled
 
     def _run_on(

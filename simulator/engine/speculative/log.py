@@ -34,6 +34,10 @@ def log_planned(
         "num_free_blocks_end": free,
     }
     log.steps.append(step.record)
+    if (held := getattr(step.plan.note, "held", None)) is not None:
+        step.record["held"] = held
+    if log.tells_dummies:
+        step.record["dummy"] = not parts
     if not drafts:
         return
     step.record |= {

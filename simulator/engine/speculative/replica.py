@@ -83,7 +83,7 @@ class SpeculativeReplica(Replica):
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._runs: Runs | None = None
-        if self._decode_run_s is not None and decisions is None and not self._overlaps:
+        if self._decode_run_s is not None and decisions is None:
             self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
         self._refuses = state.refuses
@@ -103,7 +103,15 @@ class SpeculativeReplica(Replica):
             ahead = config.num_hash_lookahead_tokens
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
 
-    def _new(self, request: Request) -> RequestState:
+    def capped(self, request: Request) -> Request:
+        """A request that another replica prefills for this one, with as many tokens as the model's context has."""
+        most = self._speculation.max_model_len - request.input_tokens
+        if not 1 <= most < request.max_tokens:
+            return request
+        return request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
+
+    def new_request(self, request: Request) -> RequestState:
+        """See `Replica.new_request`."""
         self._speculation.acceptance.enter(request)
         return DraftingRequest(request, self.state.decode_clock)
 
@@ -139,6 +147,8 @@ class SpeculativeReplica(Replica):
             self._runs.arrived_s.clear()
         if self.changed is not None:
             self.changed(self.index)
+        if self.imports is not None:
+            self.imports.settle()
         self._viewer.look(now_s)
         plan = self._ask(self._view)
         if not isinstance(plan, StepPlan):
@@ -149,6 +159,7 @@ class SpeculativeReplica(Replica):
         if not scheduled and not plan.preempt:
             return None
         step = VerifyStep(state, plan, now_s, scheduled, len(state.waiting))
+        state.decode_clock.prompt_steps += len(scheduled) > 0
         step.is_odd = bool(plan.preempt)
         step.next_drafts = self._config.drafts_of(len(scheduled))
         step.skips_drafts = self._config.can_skip_drafts and not self._plans.needs_drafts
@@ -201,11 +212,13 @@ class SpeculativeReplica(Replica):
         assert isinstance(step, VerifyStep)
         if not step.is_wait:
             step.ends_s = [step.start_s + self._execute_step(step)]
-            holds, runs = self._plans.holds, self._runs
+            part, runs = self._plans.last_part, self._runs
+            holds = part.holds
             if holds is not Holds.STEP and runs is not None and (self._timeless or not step.waiting):
                 step.until_arrival = holds is Holds.ARRIVAL or self._cut_by_arrivals
-                if runs.can_follow(step):
-                    runs.work_out(step, due_s if step.until_arrival else inf)
+                before = self._results.in_flight
+                if runs.can_follow(step, before):
+                    runs.work_out(step, before, due_s if step.until_arrival else inf, part.hold_steps)
                     self._batch.run_used = [] if step.run is None else step.run.used
         if self._decisions is not None:
             log_planned(self._decisions, self.state, step, self._view.now_s)
@@ -250,31 +263,51 @@ class SpeculativeReplica(Replica):
         self._records.steps(step.ends_s, [used])
 
     def _pass_over(self, first: VerifyStep, run: VerifyRun) -> VerifyStep:
-        """Commit all steps of a run but the last, and return that, launched."""
-        runs, records, ends = self._runs, self._records, first.ends_s
+        """Commit all steps of a run but the last, and return that, launched.
+
+        With asynchronous scheduling the results of the last but one are still to come.
+        """
+        runs, records, results, ends = self._runs, self._records, self._results, first.ends_s
         assert runs is not None
-        steps = len(ends) - 2
+        steps = len(ends) - 1  # behind the first
+        self.state.decode_clock.prompt_steps += steps
+        planned_s = [first.planned_s(number) for number in range(1, steps + 1)]
         first.ends_s = ends[:1]
         self._record(first)
-        self._results.first_tokens = self.first_tokens
-        self._results.take_in(first)
-        first.ends_s = ends
-        for number in range(steps):
-            start_s, shape = ends[number], run.shapes[number]
-            records.row(start_s, runs.waiting_at(first, start_s), shape.decode_seqs, shape)
+        results.first_tokens = self.first_tokens
+        if self._overlaps:
+            results.next_is(first)
+        else:
+            results.take_in(first)
+        runs.take_blocks(run, steps)
+        for number in range(steps - 1):
+            shape = run.shapes[number]
+            records.row(ends[number], runs.waiting_at(first, planned_s[number]), shape.decode_seqs, shape)
             if shape.draft_tokens:
                 records.odd(0, 0, 0, 0, 0, 0, 0, shape.draft_tokens)
             records.steps([ends[number + 1]], [run.used[number]])
-        if steps:
-            runs.pass_over(first, run, steps)
-        start_s, drafts = ends[-2], first.next_drafts
+        passed = steps - 1 - self._overlaps
+        if passed >= 0 and self._overlaps:
+            results.take_in_all()
+        if passed > 0:
+            runs.pass_over(run, ends, passed, first.next_drafts)
+        if passed >= 0 and self._overlaps:
+            results.next_is(self._launch_again(first, run, steps - 2, ends, 0))
+        return self._launch_again(first, run, steps - 1, ends, runs.waiting_at(first, planned_s[-1]))
+
+    def _launch_again(
+        self, first: VerifyStep, run: VerifyRun, number: int, ends: list[float], waiting: int
+    ) -> VerifyStep:
+        """Launch a step of a run, for which blocks have been taken."""
+        start_s, drafts = ends[number], first.next_drafts
         scheduled = [self._plans.schedule_again(live, 1 + drafts, start_s) for live in run.lives]
-        last = VerifyStep(self.state, _HOLDS, start_s, scheduled, runs.waiting_at(first, start_s))
-        last.next_drafts, last.ends_s = drafts, ends[-1:]
-        last.measure(self._propose(scheduled, drafts))
+        step = VerifyStep(self.state, _HOLDS, start_s, scheduled, waiting)
+        step.next_drafts, step.ends_s = drafts, ends[number + 1 : number + 2]
+        step.decode_seqs, step.shape = len(scheduled), run.shapes[number]
+        self._propose(scheduled, drafts)
         for part in scheduled:
             self._launch(part, drafts)
-        return last
+        return step
 
 
 _HOLDS = StepPlan()

@@ -20,12 +20,13 @@ from simulator.request_state import WAITING, RequestState
 class VerifyResults(LateResults):
     """Takes in the results of steps, in order. `first_tokens` is told of each request's first."""
 
-    __slots__ = ("_in_flight", "_plans", "first_tokens", "tally")
+    __slots__ = ("_in_flight", "_plans", "drops_stale", "first_tokens", "tally")
 
     def __init__(self, state: ReplicaState, completion: Completion, plans: DraftedPlans) -> None:
         super().__init__(state, completion)
         self._plans = plans
         self._in_flight: VerifyStep | None = None
+        self.drops_stale = False  # what was in flight when its request was preempted is thrown away
         self.first_tokens: FirstTokens | None = None
 
     def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
@@ -54,6 +55,11 @@ class VerifyResults(LateResults):
             self._in_flight, self.end_s = step, step.ends_s[-1]
         return sampled
 
+    @property
+    def in_flight(self) -> VerifyStep | None:
+        """The step whose results are still to come."""
+        return self._in_flight
+
     def take_in_all(self) -> bool:
         """Take in the results in flight; returns whether there was a token among them."""
         step, self._in_flight = self._in_flight, None
@@ -71,7 +77,7 @@ class VerifyResults(LateResults):
             stale = live.stale_tokens > 0
             if stale:
                 live.stale_tokens -= part.tokens
-            if part.samples and live.row in state.requests:
+            if part.samples and live.row in state.requests and not (stale and self.drops_stale):
                 tokens, is_last = self._deliver(part, stale=stale)
                 emitted[live.request_id] = tokens
                 self._tell(part, tokens, end_s, gaps)

@@ -5,12 +5,13 @@ an arrival matters. What is accepted is known to the engine beforehand. So it wo
 they have ended it counts them for each request at once. The last of them is launched like any other: a request may
 finish with it, and aborts come before its results.
 
-Runs are for steps that follow each other (no asynchronous scheduling), and for memory in which no other request can
-find what a decode fills.
+With asynchronous scheduling a step is planned before the results of the one before it are there; so the last two of a
+run are launched like any other. Runs are for memory in which no other request can find what a decode fills.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Final
 
 from simulator.division import cdiv
@@ -21,6 +22,7 @@ from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 
 _LONGEST_RUN: Final = 256  # as of decode steps: what an arrival cuts off is wasted
+_NONE: Final = (-1, -1)  # drafts and accepted ones where there is no result: not even one token
 
 
 class Runs:
@@ -43,76 +45,80 @@ class Runs:
         self._budget = budget
         self.arrived_s: list[float] = []
 
-    def can_follow(self, step: VerifyStep) -> bool:
-        """Whether further steps like this one may follow without a plan."""
+    def can_follow(self, step: VerifyStep, before: VerifyStep | None) -> bool:
+        """Whether further steps like this one may follow without a plan; `before` is the step in flight, if any."""
         state, config, drafts = self._state, self._speculation.config, step.next_drafts
         cache = state.cache
         if step.skips_drafts or config.has_varying_drafts or len(step.scheduled) < len(state.running):
             return False
         if len(step.scheduled) * (1 + drafts + config.draft_slots) > self._budget:
             return False
+        if before is not None and not {part.live for part in before.scheduled} <= state.running.keys():
+            return False  # its results may change the queue
         return cache is None or (cache.keys is not None and not cache.keys.num_telling)
 
-    def work_out(self, step: VerifyStep, due_s: float) -> None:
+    def work_out(self, step: VerifyStep, before: VerifyStep | None, due_s: float, hold_steps: int | None) -> None:
         """Append to the step's ends those of the steps that follow it, and note what happens in them.
 
-        No step begins at `due_s` or later, when something arrives that matters.
+        No step is planned at `due_s` or later, when something arrives that matters; there are `hold_steps` at most.
+        With asynchronous scheduling a plan knows the results of all steps but the last, those of `before` included.
         """
         state, (config, acceptance, longest, _) = self._state, self._speculation
         size, drafts, lookahead = state.batch.block_size, step.next_drafts, config.num_lookahead_tokens
-        tokens = 1 + drafts
+        tokens, overlaps = 1 + drafts, step.overlaps
         lives = [part.live for part in step.scheduled]
         run = VerifyRun(lives)
-        computed, left, reserved = [], [], []
-        for part in step.scheduled:
-            live, rejected = part.live, part.drafts - part.accepted
-            computed.append(live.base_computed - rejected)
-            left.append(state.tokens_left(live) - 1 - part.accepted)
-            reserved.append(live.reserved_tokens)
-        if min(left) <= 0:
-            return
+        late = [(part.drafts, part.accepted) for part in step.scheduled]  # results that are still to come
+        told = late  # those that the next plan knows
+        if overlaps:
+            known = {} if before is None else {part.live: part for part in before.scheduled if part.samples}
+            told = [(known[live].drafts, known[live].accepted) if live in known else _NONE for live in lives]
+        computed = [live.base_computed - made + kept for live, (made, kept) in zip(lives, told, strict=True)]
+        left = [state.tokens_left(live) - 1 - kept for live, (_, kept) in zip(lives, told, strict=True)]
+        if min(left) <= (1 + overlaps) * tokens or any(live.stale_tokens for live in lives):
+            return  # some request may finish so soon that the run would not pay
+        spare = [live.max_tokens - state.requests[live.row].output_tokens for live in lives]
+        reserved = [live.reserved_tokens for live in lives]
         verified = [live.verify_steps for live in lives]
         rows = [live.row for live in lives]
         free, used = state.blocks.num_free, state.blocks.num_blocks - state.blocks.num_free
         first, ends = step.shape, step.ends_s
         accepts = acceptance.accepted
         is_last = False
-        may_skip = config.can_skip_drafts and all(
-            live.max_tokens == state.requests[live.row].output_tokens for live in lives
-        )
-        while not is_last and len(ends) < _LONGEST_RUN and ends[-1] < due_s:
-            if max(computed) + tokens >= longest or (may_skip and max(left) == 1):
+        most = _LONGEST_RUN if hold_steps is None else min(hold_steps, _LONGEST_RUN)
+        while not is_last and len(ends) < most and step.planned_s(len(ends)) < due_s:
+            if max(computed) + tokens >= longest:
                 break
-            growing = []
-            for place, before in enumerate(computed):
-                room = before + tokens + lookahead
-                if room > reserved[place]:
-                    more = cdiv(min(room, longest), size) - cdiv(reserved[place], size)
-                    if more > 0:
-                        growing.append((place, more))
+            if config.can_skip_drafts and max(map(add, left, spare)) <= 1 + overlaps:
+                break
+            if overlaps and min(map(add, left, spare)) <= 1:
+                break  # its last token is sure to be in flight
+            growing, grown = _grow([min(at + tokens + lookahead, longest) for at in computed], reserved, size)
             taken = sum([more for _, more in growing])
             if taken > free:
                 break
             free -= taken
             used += taken
-            for place, before in enumerate(computed):
-                room = min(before + tokens + lookahead, longest)
-                if room > reserved[place]:
-                    reserved[place] = room
+            reserved = grown
             step.shape = shape = _shape(computed, tokens)
             start_s = ends[-1]
             ends.append(start_s + self._execute(step))
             run.shapes.append(shape)
             run.growing.append(growing)
             run.used.append(used)
+            run.reserved.append(reserved)
+            made = []
             for place, row in enumerate(rows):
                 accepted = accepts(row, verified[place]) if drafts else 0
                 if accepted > drafts:
                     accepted = drafts
                 verified[place] += drafts > 0
                 run.accepted[place].append(accepted)
-                computed[place] += 1 + accepted
-                left[place] -= 1 + accepted
+                made.append((drafts, accepted))
+            told, late = (late if overlaps else made), made
+            for place, (asked, kept) in enumerate(told):
+                computed[place] += tokens - asked + kept
+                left[place] -= 1 + kept
                 if left[place] <= 0:
                     is_last = True
         step.shape = first
@@ -123,17 +129,25 @@ class Runs:
         """Requests that wait when a step of the run is planned."""
         return step.waiting + bisect_right(self.arrived_s, planned_s)
 
-    def pass_over(self, step: VerifyStep, run: VerifyRun, steps: int) -> None:
-        """Count the next `steps` steps of the run, whose first has been committed; no request finishes with them."""
-        state, config, drafts = self._state, self._speculation.config, step.next_drafts
-        lookahead, longest = config.num_lookahead_tokens, self._speculation.max_model_len
-        self._take_blocks(run, steps)
-        last_s = step.ends_s[steps]
+    def take_blocks(self, run: VerifyRun, steps: int) -> None:
+        """Take the blocks of the first steps of the run, in their order."""
+        blocks = self._state.blocks
+        for growing in run.growing[:steps]:
+            for place, more in growing:
+                blocks.allocate(run.lives[place].row, more)
+        for live, reserved in zip(run.lives, run.reserved[steps - 1], strict=True):
+            live.reserved_tokens = reserved
+
+    def pass_over(self, run: VerifyRun, ends: Sequence[float], steps: int, drafts: int) -> None:
+        """Count the first steps of the run, whose blocks are taken; no request finishes with them.
+
+        `ends` begins with the end of the step before; that step's results have been taken in.
+        """
+        state = self._state
+        last_s = ends[steps]
         for live, accepted in zip(run.lives, run.accepted, strict=True):
             counted = accepted[:steps]
             total = sum(counted)
-            reach = live.base_computed + steps - 1 + total - counted[-1] + 1 + drafts  # that of the last step
-            live.reserved_tokens = max(live.reserved_tokens, min(reach + lookahead, longest))
             live.base_outputs += steps + total
             live.base_computed += steps + total
             live.sampling_steps += steps
@@ -145,20 +159,25 @@ class Runs:
             self._plans.enter(live, live.base_computed)
         if state.streams:
             for number in range(1, steps + 1):
-                end_s = step.ends_s[number]
-                gaps = {end_s - step.ends_s[number - 1]: len(run.lives)}
+                end_s = ends[number]
+                gaps = {end_s - ends[number - 1]: len(run.lives)}
                 extra = sum([accepted[number - 1] for accepted in run.accepted])
                 if extra:
                     gaps[0.0] = gaps.get(0.0, 0) + extra
                 for gap_s, count in gaps.items():
                     state.records.late_gaps.add((gap_s, count, end_s))
 
-    def _take_blocks(self, run: VerifyRun, steps: int) -> None:
-        """Take the blocks of these steps, in their order."""
-        blocks = self._state.blocks
-        for growing in run.growing[:steps]:
-            for place, more in growing:
-                blocks.allocate(run.lives[place].row, more)
+
+def _grow(rooms: Sequence[int], reserved: Sequence[int], size: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """The places that take blocks for this room, with how many, and the room that all have then."""
+    growing, grown = [], []
+    for place, (room, had) in enumerate(zip(rooms, reserved, strict=True)):
+        if room > had:
+            more = cdiv(room, size) - cdiv(had, size)
+            if more > 0:
+                growing.append((place, more))
+        grown.append(max(room, had))
+    return growing, grown
 
 
 def _shape(computed: Sequence[int], tokens: int) -> StepShape:

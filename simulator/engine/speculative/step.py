@@ -35,15 +35,16 @@ class VerifyRun:
     """Steps behind the first of a run. All sequences of steps begin with the second step of the run.
 
     `accepted` has a list a request, with an entry a step; `growing` the requests, by their place, that take blocks in a
-    step, with how many; `used` the blocks in use.
+    step, with how many; `reserved` their `reserved_tokens` then; `used` the blocks in use.
     """
 
-    __slots__ = ("accepted", "growing", "lives", "shapes", "used")
+    __slots__ = ("accepted", "growing", "lives", "reserved", "shapes", "used")
 
     def __init__(self, lives: Sequence[DraftingRequest]) -> None:
         self.lives = lives
         self.accepted: list[list[int]] = [[] for _ in lives]
         self.growing: list[list[tuple[int, int]]] = []
+        self.reserved: list[list[int]] = []
         self.shapes: list[StepShape] = []
         self.used: list[int] = []
 
@@ -69,7 +70,13 @@ class VerifyStep(OverlappedInFlight):
 
     def look_s(self) -> float:
         """When the next plan is made."""
-        return self.start_s if self.overlaps else self.ends_s[-1]
+        return super().look_s() if self.overlaps else self.ends_s[-1]
+
+    def planned_s(self, number: int) -> float:
+        """When the step behind the first `number` steps is planned; 1 or more."""
+        if self.overlaps:
+            return self.ends_s[number - 2] if number > 1 else self.start_s
+        return self.ends_s[number - 1]
 
     def steps_planned_by(self, at_s: float) -> int:
         """How many of the steps are planned before an arrival at `at_s` is seen."""

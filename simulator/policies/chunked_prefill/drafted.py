@@ -35,29 +35,32 @@ class Left(NamedTuple):
     passed: tuple[RequestView, ...] = ()
 
 
-def drafted_step(view: View, limits: VllmLimits, drafting: Drafting) -> StepPlan:
-    """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one."""
+def drafted_step(view: View, limits: VllmLimits, drafting: Drafting, before: object, *, held: bool = False) -> StepPlan:
+    """The plan of a step: a chunk for each request that it schedules. Admissions follow one by one.
+
+    `before` is the note of the step's part before, if there is one. `held`: as in `step`.
+    """
     if view.step_tokens is not None:
-        return _admit_next(view, limits, drafting, cast("Left", view.note))
-    chunks, preempted, passed, left = _schedule_running(view, limits, drafting)
+        return _admit_next(view, limits, drafting, cast("Left", before), held=held)
+    chunks, preempted, passed, left = schedule_running(view, limits, drafting, held=held)
     more = not preempted and left.tokens > 0 and len(view.waiting) > 0
     holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
     return StepPlan(preempted, (), tuple(chunks), False, passed, holds, more=more, note=left)
 
 
-def _schedule_running(
-    view: View, limits: VllmLimits, drafting: Drafting
+def schedule_running(
+    view: View, limits: VllmLimits, drafting: Drafting, *, held: bool = False
 ) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], Left]:
     """Tokens and blocks for the running requests in order of admission; victims are those of `step`.
 
     Returns with them the victims that the loop had passed over: they left when a request behind them lacked blocks.
     """
-    config, longest = drafting
+    config, longest, connector = drafting
     size, slots, lookahead = view.block_size, config.draft_slots, config.num_lookahead_tokens
     tail = config.num_prefill_lookahead_tokens
     tokens_left = inputs_left = limits.max_num_batched_tokens
     free = view.num_free_blocks
-    threshold = longest_chunk(view, limits)
+    threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
     by_priority = limits.order == "priority"
     running = cast("list[DraftingView]", list(view.running))
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
@@ -65,7 +68,7 @@ def _schedule_running(
     victims: list[RequestView] = []
     skipped: set[RequestView] = set()
     index = freed = 0
-    pads = True
+    pads, fenced = True, False  # fenced: the next victim's blocks cannot be freed yet
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
@@ -84,6 +87,8 @@ def _schedule_running(
         if in_flight and computed + 2 - in_flight >= request.input_tokens + request.max_tokens:
             tokens = 0  # its last token is sure to be in flight
         decodes = request.is_decoding
+        if held and not decodes:
+            tokens = 0
         settled = settled and tokens == whole and decodes
         if tokens <= 0:
             skipped.add(request)
@@ -96,6 +101,9 @@ def _schedule_running(
         victim = None
         while needed > free and victim is not request:
             victim = max(running, key=rank) if by_priority else running[-1]
+            if connector is not None and connector.is_fenced(victim):
+                fenced = True
+                break
             place = running.index(victim)
             del running[place]
             index -= place < index
@@ -110,6 +118,8 @@ def _schedule_running(
                 preempted.append(Preemption(victim, scheduled_tokens=returned))
             else:
                 preempted.append(Preemption(victim))
+        if fenced:
+            break
         if victim is request:
             if by_priority:
                 continue
@@ -137,15 +147,15 @@ def _without_tail(whole: int, tokens: int, tail: int) -> int:
     return max(0, tokens - (tail - rest)) if 0 < rest < tail else tokens
 
 
-def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) -> StepPlan:
+def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, *, held: bool) -> StepPlan:
     """One admission with its prefix hits, or none: a part of a step's plan."""
-    config, longest = drafting
+    config, longest, _ = drafting
     slots, drafts = config.draft_slots, config.num_speculative_tokens
     size, free = view.block_size, view.num_free_blocks
     budget = min(left.tokens, left.inputs - slots)
     passed = list(left.passed)
     if budget <= 0 or len(view.running) >= limits.slots:
-        return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left))
+        return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left), note=left)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
     for request in cast("Iterable[DraftingView]", view.waiting):
@@ -154,6 +164,10 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
         computed, known = hits * size, request.num_tokens
         whole = tokens = known - computed
+        if held and whole > 1:
+            if not passed:  # until the hold ends
+                return StepPlan(decode=False, holds=_holds(view, limits, left), note=left)
+            break
         is_decode = whole == 1 and left.pads and (left.runs or computed > 0)
         if is_decode and config.num_speculative_tokens_per_batch_size is None and computed + drafts + 2 <= longest:
             tokens = 1 + drafts
@@ -172,13 +186,10 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left) 
         available = free - unused - kept
         if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
             if limits.in_chunks and not passed:  # until others finish: as in `step`
-                return StepPlan(decode=False, holds=_holds(view, limits, left))
+                return StepPlan(decode=False, holds=_holds(view, limits, left), note=left)
             break
         if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:
             break
         note = Left(left.tokens - tokens, left.inputs - tokens - slots, left.pads, left.runs, False, tuple(passed))
         return StepPlan(prefill=(Chunk(request, tokens),), decode=False, more=True, note=note)
-    return _NO_MORE
-
-
-_NO_MORE = StepPlan(decode=False)
+    return StepPlan(decode=False, note=left._replace(passed=tuple(passed)))

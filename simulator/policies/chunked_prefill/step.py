@@ -224,12 +224,12 @@ def goes_on(view: View, limits: VllmLimits) -> StepPlan:
     return decodes_on(view, limits.slots, "" if limits.max_loras else limits.order)
 
 
-def longest_chunk(view: View, limits: VllmLimits) -> int:
-    """The longest chunk of a prompt; 0 is no limit."""
+def longest_chunk(view: View, limits: VllmLimits, others: int = 0) -> int:
+    """The longest chunk of a prompt; 0 is no limit. `others` are requests that neither wait nor run."""
     threshold = limits.threshold
     if not threshold:
         return 0
-    requests = len(view.running) + len(view.waiting)
+    requests = len(view.running) + len(view.waiting) + others
     if requests <= 1 and limits.spares_lone_request:
         return 0
     return max(threshold, limits.max_num_batched_tokens // requests) if limits.is_adaptive else threshold

@@ -109,8 +109,7 @@ NOT_MODELLED = {
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
     "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
     "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
-    "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls "
-    "stream-interval",
+    "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",
     "the hash of a block does not matter": "prefix-caching-hash-algo",

@@ -1,4 +1,4 @@
-"""A real scheduler as the policy: the vLLM that a user has installed, asked for each step in a process of its own.
+"""vLLM's own scheduler as the policy: that of a user's installation, asked for each step in a process of its own.
 
 Its answer becomes a plan, which the engine checks and applies as any other. So what batchlab does not model yet runs
 too: another version, a fork, a scheduler of one's own. It is slower, as every step is asked for, and none is jumped.
@@ -6,7 +6,7 @@ too: another version, a fork, a scheduler of one's own. It is slower, as every s
 
 import shutil
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import doc
 
@@ -26,11 +26,10 @@ class Real(ChunkedPrefill):
     `version` says whose host prices the steps, and in which order batchlab's prefix cache evicts.
     """
 
-    python: Annotated[str, doc("the Python that has vLLM: a path, or a program on the PATH")]
+    python: Annotated[str, doc("the Python that has the engine: a path, or a program on the PATH")]
     scheduler_config: Annotated[
         dict[str, object] | None, doc("further settings of its SchedulerConfig, by their own names")
     ] = None
-    verifies_drafts: ClassVar[bool] = False  # none are handed to the scheduler
     companion: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

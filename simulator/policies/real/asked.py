@@ -1,14 +1,15 @@
 """What a real scheduler is told of a replica, and its answers as plans."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from simulator.errors import InputError
 from simulator.plan import Chunk, Preemption, StepPlan, View
-from simulator.policies.real.process import EngineName, EngineProcess
+from simulator.policies.real.process import EngineName, EngineProcess, told_results
 from simulator.policies.real.settings import Memory, engine_settings
 from simulator.policies.real.tokens import TokenBlocks
 from simulator.request import Request, RequestView
+from simulator.speculative.speculation import DraftingView
 
 
 class Asked:
@@ -28,7 +29,8 @@ class Asked:
         self._views: dict[int, RequestView] = {}  # the requests that the scheduler has, by row
         self._by_id: dict[str, RequestView] = {}
         self._in_flight = 0  # steps whose results it has not been told
-        self._finished: list[str] = []
+        self._finished: list[RequestView] = []
+        self._outputs: dict[int, int] = {}  # tokens of answers that it has been told, by row, where drafts are verified
         self._aborted: list[str] = []
         self._computed: list[tuple[RequestView, int]] = []  # by those admitted in the last step, when it is over
 
@@ -43,18 +45,22 @@ class Asked:
             self._arrived = [(request, view) for request, view in self._arrived if request.row != row]
             return
         del self._by_id[view.request_id]
-        (self._aborted if aborted else self._finished).append(view.request_id)
+        if aborted:
+            self._aborted.append(view.request_id)
+            self._outputs.pop(row, None)
+        else:
+            self._finished.append(view)
 
     def plan(self, view: View, policy: object, further: Mapping[str, object] | None) -> StepPlan:
         """The scheduler's plan. InputError where it finds another prefix in its cache than batchlab's cache has."""
         self._check_prefixes(view)
         told = self._told(view, policy, further)
         if told is None:
-            return StepPlan()
+            return _NOTHING
         assert self._process is not None
         found = self._process.step(**told)
         if not told["plan"]:
-            return StepPlan()
+            return _NOTHING
         self._in_flight += 1
         return self._plan(view, found)
 
@@ -65,14 +71,16 @@ class Asked:
         if self._process is None:
             self._process = EngineProcess(self._python, self._engine)
             memory = Memory(view.num_blocks, view.block_size, view.caches_prefixes)
-            self._process.start({**engine_settings(policy, memory, further), "brief": True})
-            if view.caches_prefixes:
-                self._tokens = TokenBlocks(view.block_size)
+            settings = engine_settings(self._engine, policy, memory, further, view.drafting)
+            self._process.start({**settings, "brief": True})
+            self._tokens = TokenBlocks.of_settings(settings)
         # A server at rest has seen all results.
         settled = max(0, self._in_flight - self._depth + 1) if self._views else self._in_flight
-        results: list[list[str]] = [[] for _ in range(settled)]
+        results = [told_results() for _ in range(settled)]
         if results:
-            results[0], self._finished = self._finished, []
+            verified = {} if view.drafting is None else self._verified()
+            results[0] = told_results([live.request_id for live in self._finished], **verified)
+            self._finished = []
             self._in_flight -= settled
         aborted, self._aborted = self._aborted, []
         arrived = []
@@ -82,12 +90,30 @@ class Asked:
         self._arrived = []
         return {"aborted": aborted, "results": results, "arrived": arrived, "plan": bool(self._views)}
 
+    def _verified(self) -> dict[str, dict[str, int]]:
+        """The tokens of the oldest step in flight, and drafts for the next one."""
+        outputs, tokens, drafts = self._outputs, {}, {}
+        for live in (*self._finished, *self._views.values()):
+            told = outputs.get(live.row, 0)
+            outputs[live.row] = known = live.output_tokens_so_far
+            tokens[live.request_id] = known - told
+            ahead = live.num_tokens_to_compute - live.num_tokens + live.num_computed_tokens
+            drafts[live.request_id] = ahead - cast(DraftingView, live).num_output_placeholders
+        for live in self._finished:
+            del outputs[live.row]
+        return {"tokens": tokens, "drafts": drafts}
+
     def _plan(self, view: View, found: Mapping[str, Any]) -> StepPlan:
         requests, scheduled = self._by_id, found["scheduled"]
         preempt = tuple(
             [Preemption(requests[request_id], scheduled_tokens=given) for request_id, given in found["preempted"]]
         )
         victims = {preemption.request for preemption in preempt}
+        if view.drafting is not None:  # each request that computes has a chunk
+            parts = tuple([Chunk(requests[request_id], tokens) for request_id, tokens in scheduled.items()])
+            passed = tuple([requests[request_id] for request_id in found["passed"]])
+            self._note_computed(view, found)
+            return StepPlan(preempt=preempt, prefill=parts, decode=False, paused=passed)
         chunks = [
             Chunk(requests[request_id], tokens)
             for request_id, tokens in scheduled.items()
@@ -102,12 +128,14 @@ class Asked:
                     if request.is_decoding and request.request_id not in scheduled and request not in victims
                 ]
             )
-        if view.caches_prefixes:
-            admitted = found["admitted"]
-            self._computed = [
-                (requests[request_id], cached + scheduled[request_id]) for request_id, cached in admitted.items()
-            ]
+        self._note_computed(view, found)
         return StepPlan(preempt=preempt, prefill=tuple(chunks), paused=paused)
+
+    def _note_computed(self, view: View, found: Mapping[str, Any]) -> None:
+        """Note what the admitted requests will have computed, as the scheduler sees it."""
+        if view.caches_prefixes:
+            cached, scheduled = found["admitted"], found["scheduled"]
+            self._computed = [(self._by_id[name], tokens + scheduled[name]) for name, tokens in cached.items()]
 
     def _check_prefixes(self, view: View) -> None:
         """Hold the cached tokens of the last admissions against batchlab's own cache."""
@@ -120,6 +148,9 @@ class Asked:
                     "differ; the run goes on with enable_prefix_caching: false"
                 )
         self._computed = []
+
+
+_NOTHING = StepPlan(decode=False)
 
 
 def told_request(request: Request, tokens: TokenBlocks | None) -> dict[str, object]:

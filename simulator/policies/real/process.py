@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -47,7 +48,7 @@ class EngineProcess:
         if "error" in first:
             hint = f"install it there, or name another Python: {first['error']}"
             raise InputError(f"{python} has no {TITLES[engine]} that can be asked", hint=hint)
-        self.engine: str = first["engine"]
+        self.engine: EngineName = first["engine"]
         self.version: str = first["version"]
 
     @property
@@ -63,16 +64,17 @@ class EngineProcess:
         self,
         *,
         aborted: Sequence[str] = (),
-        results: Sequence[Sequence[str]] = (),
+        results: Sequence[Mapping[str, object]] = (),
         arrived: Sequence[Mapping[str, object]] = (),
         plan: bool = True,
     ) -> dict[str, Any]:
         """Tell the scheduler what happened since its last plan, and ask for the next.
 
-        `results` are those of the oldest steps in flight: each the requests whose answer ended with it. Returns who
-        finished with them (`finished`), the free blocks then (`free_before`), and of the plan `scheduled` and
-        `admitted` (tokens, and cached tokens, by request), `preempted` (with the tokens that the step had given them)
-        and `free`; `waiting` and `running` unless the settings say `brief`. InputError if the scheduler fails.
+        `results` are those of the oldest steps in flight, each as `told_results` has it. Returns who finished with them
+        (`finished`), the free blocks then (`free_before`), and of the plan `scheduled` and `admitted` (tokens, and
+        cached tokens, by request), `preempted` (with the tokens that the step had given them) and `free`; `waiting` and
+        `running` unless the settings say `brief`; further entries are those of the engine's program. InputError if the
+        scheduler fails.
         """
         return self._ask({"aborted": aborted, "results": results, "arrived": arrived, "plan": plan})
 
@@ -105,12 +107,31 @@ class EngineProcess:
         return InputError(f"{self.python} ended without an answer: {words[-1] if words else 'it said nothing'}")
 
 
+@cache
+def has_sglang_alone(python: str) -> bool:
+    """Whether this Python has SGLang and no vLLM."""
+    found = shutil.which(python)
+    if found is None:
+        return False
+    look = "import importlib.util as u; raise SystemExit(3 * (not u.find_spec('vllm') and bool(u.find_spec('sglang'))))"
+    done = subprocess.run([found, "-c", look], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 3
+
+
 class SchedulerError(InputError):
     """The scheduler refuses a setting, which `key` names with the engine's word, or fails in a step."""
 
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key
+
+
+def told_results(
+    ended: Sequence[str] = (), tokens: Mapping[str, int] | None = None, drafts: Mapping[str, int] | None = None
+) -> dict[str, object]:
+    """A step's results for `EngineProcess.step`: answers that `ended` with it, tokens where not one, new drafts."""
+    more = {name: count for name, count in (tokens or {}).items() if count > 1}
+    return {"ended": ended, "tokens": more, "drafts": {name: count for name, count in (drafts or {}).items() if count}}
 
 
 def no_program(python: str) -> str:

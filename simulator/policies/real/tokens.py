@@ -1,6 +1,7 @@
 """Tokens for a real scheduler: its prefix cache finds what batchlab's finds, as equal blocks have equal tokens."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any, Self
 
 from simulator.division import cdiv
 from simulator.memory.block_keys import BlockKeys, Chains
@@ -14,6 +15,11 @@ class TokenBlocks:
         self._size = block_size
         self._chains: Chains = {}
         self._names: dict[Hashable, int] = {}
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any]) -> Self | None:
+        """Names as a scheduler with these settings takes them; None where it caches no prefixes."""
+        return cls(settings["name_size"]) if settings["enable_prefix_caching"] else None
 
     def of(self, request: Request) -> list[int]:
         """The names of its leading blocks that other requests may have too; the others are its own."""

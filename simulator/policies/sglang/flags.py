@@ -8,7 +8,6 @@ from typing import Any
 from simulator.policies.sglang import speculative_flags
 from simulator.servers import Flag, Launch
 
-_MAX_RUNNING_REQUESTS = 2048
 FP8 = ("fp8_e4m3", "fp8_e5m2", "fp8")
 _ORDERS = {name: name for name in ("fcfs", "lpm", "lof", "dfs-weight")}
 
@@ -19,7 +18,7 @@ def _defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, 
     Requests at a time are bounded by memory: `max_running_requests` is between 2,048 and 4,096, or 48 with drafts.
     """
     chunk = next((size for below, size in ((35, 2048), (60, 4096), (160, 8192)) if memory_gib < below), 16384)
-    return {"engine.chunked_prefill_size": chunk}
+    return {"engine.max_num_seqs": 2048, "engine.chunked_prefill_size": chunk}
 
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
@@ -27,8 +26,8 @@ def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
     sizes = [found.get(f"engine.{key}") or 0 for key in ("chunked_prefill_size", "max_prefill_tokens")]
     drafts = speculative_flags.joined(found)
     made = {"engine.max_num_batched_tokens": max(sizes), speculative_flags.KEY: drafts}
-    if "engine.max_num_seqs" not in found:
-        made["engine.max_num_seqs"] = speculative_flags.MAX_RUNNING_REQUESTS if drafts else _MAX_RUNNING_REQUESTS
+    if drafts is not None and "engine.max_num_seqs" not in found["said"]:
+        made["engine.max_num_seqs"] = speculative_flags.MAX_RUNNING_REQUESTS
     return made
 
 

@@ -1,5 +1,8 @@
 """Assumed times of what tables of kernels lack: element-wise operators, the sampler, links."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Curve, scaled
@@ -55,6 +58,33 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
 def sampler(model: Model, gpu: Gpu) -> Curve:
     """The sampler over rows of logits."""
     return _curve(gpu, SAMPLER_US, LOGIT_BYTES * model.vocab, LOGIT_BYTES * model.vocab, MOST_ROWS)
+
+
+PRODUCTS = 7
+"""Kernels of a layer beside element-wise ones: four products, attention in two parts, the logits once a pass."""
+ROUTING = 5  # of a layer with experts: router, its top, order, their activation, sum
+AROUND_A_PASS = 7
+"""Kernels of a head's pass around its layer: embeddings, two norms, joining, the choice's number in the model's
+vocabulary, positions, slots (`_generate_draft` in vllm/v1/worker/gpu/spec_decode/target_dependent_ar, 0.33)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallKernels:
+    """What a head's pass takes beside its products, inside a CUDA graph: launches, element-wise kernels, sampling."""
+
+    launches_s: float
+    by_token: Sequence[Curve]  # microseconds
+    by_row: Curve
+
+    def s(self, tokens: int, rows: int) -> float:
+        """Seconds of a pass over so many tokens that samples so many rows."""
+        return self.launches_s + 1e-6 * (sum([curve.at(tokens) for curve in self.by_token]) + self.by_row.at(rows))
+
+
+def small_kernels(head: Model, gpu: Gpu, ranks: int) -> SmallKernels:
+    """The small kernels of a pass of a head, which is one layer."""
+    launches = AROUND_A_PASS + PRODUCTS + (ROUTING if head.experts else 0)
+    return SmallKernels(1e-6 * LAUNCH_US * launches, [*elementwise(head, gpu, ranks).values()], sampler(head, gpu))
 
 
 def nominal_all_reduce(model: Model, ranks: int, gb_s: float, latency_us: float) -> Curve:

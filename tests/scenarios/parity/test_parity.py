@@ -10,9 +10,15 @@ from scenarios.parity.difference import after_plan, after_results
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
+from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
+from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Drafting
 from tests.command import Done, batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
+
+DRAFTS = "engine.speculative_config={method: ngram, num_speculative_tokens: 2, acceptance: {rates: [0.7, 0.4]}}"
+SGLANG = ("--set", "engine.policy=sglang", "--set", "engine.max_num_batched_tokens=2048")
 
 
 def parity(folder: Path, fault: str = "none", *more: str) -> Done:
@@ -32,6 +38,29 @@ def test_equal_decisions(tmp_path: Path) -> None:
     assert done.err == "vLLM 9.9 decides beside chunked_prefill\n"
     said = parity(tmp_path, "none", "--steps", "7", "--quiet")
     assert (said.code, said.out, said.err) == (0, "equal: 7 steps decided as by vLLM 9.9\n", "")
+
+
+def test_an_engine_that_computes_prompts_first(tmp_path: Path) -> None:
+    asked = (*SGLANG, "--set", "engine.async_scheduling=false", "--json")
+    found = json.loads(parity(tmp_path, "none", *asked).out)
+    assert (found["engine"], found["equal"]) == ("sglang", True), found
+    assert found["steps"] > 100
+    assert not json.loads(parity(tmp_path, "slot", *asked).out)["equal"]
+
+
+def test_drafts_and_their_acceptance_are_told(tmp_path: Path) -> None:
+    """The fake engine follows our run only if it is told of all accepted tokens and of new drafts."""
+    found = json.loads(parity(tmp_path, "none", "--set", DRAFTS, "--json").out)
+    assert found["equal"], found
+    assert found["steps"] < 0.9 * json.loads(parity(tmp_path, "none", "--json").out)["steps"]
+    fewer = parity(tmp_path, "drafts", "--set", DRAFTS)
+    assert (fewer.code, "computes" in fewer.out) == (3, True)
+
+
+def test_each_group_of_a_fleet_has_its_own_settings(tmp_path: Path) -> None:
+    fleet = "fleet=[{name: a, engine: {max_num_seqs: 4}}, {name: b, replicas: 2}]"
+    found = json.loads(parity(tmp_path, "none", "--set", fleet, "--json").out)
+    assert found["equal"], found
 
 
 @pytest.mark.parametrize(
@@ -87,23 +116,25 @@ def test_other_bad_input(tmp_path: Path) -> None:
     assert (nowhere.code, "no program that can be run: no/such/python" in nowhere.err) == (2, True)
     unknown = parity(tmp_path, "none", "--engine", "vlm")
     assert (unknown.code, "did you mean vllm?" in unknown.err) == (2, True)
-    other = parity(tmp_path, "none", "--engine", "sglang")
-    assert (other.code, "SGLang's scheduler cannot be asked yet" in other.err) == (2, True)
     python = fake_python(tmp_path)
     itself = parity(tmp_path, "none", "--set", "engine.policy=real", "--set", f"engine.python={python}")
     assert (itself.code, "compared with itself" in itself.err) == (2, True)
-    asked = "engine.speculative_config={method: ngram, num_speculative_tokens: 1, acceptance: {rates: [0.5]}}"
-    drafts = parity(tmp_path, "none", "--set", asked)
-    assert (drafts.code, "engine.speculative_config" in drafts.err) == (2, True), drafts
+    drafts = parity(tmp_path, "none", "--engine", "sglang", "--set", DRAFTS)
+    assert (drafts.code, "engine.speculative_config: drafts are not handed to SGLang" in drafts.err) == (2, True), (
+        drafts
+    )
+    apart = "fleet=[{name: p, role: prefill}, {name: d, role: decode}]"
+    halves = parity(tmp_path, "none", "--set", apart, "--set", "kv_transfer={bandwidth_gb_s: 50}")
+    assert (halves.code, "halves of requests are served apart" in halves.err) == (2, True), halves
 
 
 OURS: dict[str, Any] = {
     "step": 4, "t_start_s": 0.5, "preempted": [], "scheduled": {"a": 1, "b": 16}, "admitted": {"b": 32},
-    "running": ["a", "b"], "waiting": ["c"], "num_free_blocks": 3,
+    "running": ["a", "b"], "waiting": ["c"], "num_free_blocks": 3, "spec": {"a": 2},
 }  # fmt: skip
 THEIRS: dict[str, Any] = {
     "preempted": [], "scheduled": {"a": 1, "b": 16}, "admitted": {"b": 32}, "running": ["a", "b"], "waiting": ["c"],
-    "free": 3,
+    "free": 3, "spec": {"a": 2},
 }  # fmt: skip
 
 
@@ -113,6 +144,7 @@ THEIRS: dict[str, Any] = {
         ({"preempted": [["c", 0]]}, "vLLM preempts c; batchlab preempts none"),
         ({"scheduled": {"a": 1, "b": 9, "d": 1}}, "computes 9 tokens of b, 1 tokens of d; batchlab computes 16 tokens"),
         ({"admitted": {"b": 0}}, "finds in its prefix cache 0 tokens of b; batchlab finds in its prefix cache 32"),
+        ({"spec": {}}, "vLLM verifies nothing; batchlab verifies 2 drafts of a"),
         ({"running": ["b", "a"]}, "has running b, a; batchlab has running a, b"),
         ({"waiting": []}, "leaves waiting none; batchlab leaves waiting c"),
         ({"free": 1_000}, "has 1,000 free blocks; batchlab has 3 free blocks"),
@@ -136,14 +168,31 @@ def test_who_finishes_is_compared() -> None:
 
 def test_settings_have_the_names_of_the_engine() -> None:
     policy = ChunkedPrefill(order="priority", watermark=0.1, reserve_full_isl=False)
-    found = engine_settings(policy, Memory(99, 16, True), {"own": 1})
+    found = engine_settings("vllm", policy, Memory(99, 16, True), {"own": 1})
     assert found["policy"] == "priority"
     assert found["scheduler_reserve_full_isl"] is False
     assert found["watermark"] == 0.1
     assert (found["num_gpu_blocks"], found["block_size"], found["enable_prefix_caching"]) == (100, 16, True)
     assert (found["async_scheduling"], found["own"]) == (False, 1)
     assert "version" not in found
-    assert scenario_key("policy") == "order"
+    assert scenario_key("policy") == scenario_key("schedule_policy") == "order"
+    drafting = Drafting(SpeculativeConfig("eagle", 3), 4096)
+    found = engine_settings("vllm", policy, Memory(99, 16, True), drafting=drafting)
+    assert (found["speculative_config"]["num_speculative_tokens"], found["max_model_len"]) == (3, 4096)
+    assert (found["name_size"], found["block_size"]) == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "chunk", "begin"),
+    [({}, 512, 512), ({"chunked_prefill_size": 100, "max_prefill_tokens": 900}, 100, 900),
+     ({"chunked_prefill_size": -1, "max_prefill_tokens": 900}, -1, 512)],
+)  # fmt: skip
+def test_the_budget_of_a_step_bounds_sglangs_own_numbers(given: dict[str, Any], chunk: int, begin: int) -> None:
+    policy = Sglang(max_num_seqs=700, max_num_batched_tokens=512, order="lpm", **given)
+    found = engine_settings("sglang", policy, Memory(99, 16, True))
+    assert (found["chunked_prefill_size"], found["max_prefill_tokens"]) == (chunk, begin)
+    assert (found["max_running_requests"], found["schedule_policy"]) == (512, "lpm")
+    assert "max_num_batched_tokens" not in found
 
 
 def test_equal_blocks_have_equal_names() -> None:

@@ -22,8 +22,8 @@ from tests.command import batchlab
 from tests.scenarios.plan.cases import CHAT, ONE_AT_A_TIME, chat
 
 KEYS = [
-    "settings", "feasible", "rate", "replicas", "gpus", "usd_per_hour", "usd_per_million_output_tokens", "binding_slo",
-    "bottleneck", "headroom", "advice", "equal_to_best", "deploy",
+    "settings", "feasible", "rate", "rate_at_best", "replicas", "gpus", "usd_per_hour", "usd_per_million_output_tokens",
+    "binding_slo", "bottleneck", "headroom", "advice", "equal_to_best", "deploy",
 ]  # fmt: skip
 
 
@@ -50,6 +50,39 @@ def test_finds_the_rate_of_a_server_of_one_request_at_a_time() -> None:
     # By the law of scaling: with steps 5 % slower it serves 1 / 1.05 of it, and no queue softens that.
     assert answer.slower == pytest.approx(1 / 1.05 - 1, abs=0.005)
     assert answer.faster == pytest.approx(1 / 0.95 - 1, abs=0.005)
+
+
+def test_the_rate_is_held_against_what_no_scheduler_betters() -> None:
+    """Half a second of work a request: two a second, and twice as many of two replicas."""
+    plan = planned(fleet_of_ones(), "p99_ttft_ms<=150")
+    (answer,) = plan.answers
+    assert answer.rate_at_best == pytest.approx(2.0)
+    assert answer.entry()["rate_at_best"] == pytest.approx(2.0)
+    (line,) = [line for line in below(plan) if line.startswith("at best:")]
+    assert line == "at best: no scheduler serves more than 2.00 req/s for ever; this is 99% of it"
+    (twice,) = planned(load({**ONE_AT_A_TIME, "replicas": 2}), "p99_ttft_ms<=150").answers
+    assert twice.rate_at_best == pytest.approx(4.0)
+
+
+def test_a_short_run_may_carry_more_than_can_be_served_for_ever() -> None:
+    plan = planned(
+        load({**ONE_AT_A_TIME, "workload": {**ONE_AT_A_TIME["workload"], "requests": 20}}), "p99_ttft_ms<=9e3"
+    )
+    (answer,) = plan.answers
+    assert answer.bounds is not None
+    assert answer.rate_at_best == pytest.approx(2.0)
+    if answer.bounds.value > 2.001:
+        assert any("a run this short ends before its queue is full" in line for line in below(plan))
+
+
+def test_without_a_proof_nothing_is_said_of_the_best() -> None:
+    """Here a step gives several tokens."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"rates": [0.5, 0.5]}}
+    engine = {**ONE_AT_A_TIME["engine"], "policy": "vllm", "speculative_config": drafts}
+    plan = planned(load({**ONE_AT_A_TIME, "engine": engine}), "p99_ttft_ms<=300")
+    assert plan.answers[0].bounds is not None
+    assert plan.answers[0].rate_at_best is None
+    assert not any(line.startswith("at best:") for line in below(plan))
 
 
 def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
@@ -247,7 +280,7 @@ def test_a_candidate_that_does_not_fit_says_why() -> None:
 def test_the_text_is_short_and_says_all() -> None:
     plan = planned(chat(), "p99_ttft_ms<=300")
     said = [line.partition(":")[0] for line in below(plan)]
-    assert said == ["binds", "unsure", "change", "deploy"]
+    assert said == ["binds", "unsure", "at best", "change", "deploy"]
     assert len(table(plan)) == 2
     assert "meets the SLO up to" in sentence(plan)
 

@@ -43,6 +43,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "gpu_memory_utilization": 0.9,
         "num_gpu_blocks": None,
         "swap_space_gib": 0.0,
+        "kv_offload": None,
         "enable_expert_parallel": False,
     }
     assert found.cost.model_dump() == {"kind": "roofline"}

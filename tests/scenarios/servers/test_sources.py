@@ -66,6 +66,10 @@ def key(found: Found, path: str) -> Any:
          "hardware.swap_space_gib", 8),
         ("VLLM_USE_V1=0 vllm serve {m}", "engine.policy", "vllm_v0"),
         ("sglang serve --model-path {m} --tp 4 --chunked-prefill-size -1", "engine.chunked_prefill_size", -1),
+        ("sglang serve --model-path {m} --speculative-algorithm EAGLE3", "engine.max_num_seqs", 48),
+        ("sglang serve --model-path {m} --speculative-algorithm NGRAM --max-running-requests 9",
+         "engine.max_num_seqs", 9),
+        ("sglang serve --model-path {m}", "engine.max_num_seqs", 2048),
         ("trtllm-serve serve {m} --max_batch_size 5", "engine.max_num_seqs", 5),
         ("python3 -m dynamo.vllm --model {m} --max-num-seqs 6", "engine.max_num_seqs", 6),
     ],
@@ -74,6 +78,33 @@ def test_a_command_line_is_read_as_its_server_reads_it(line: str, path: str, val
     found = made(line.format(m=LLAMA))
     assert key(found, path) == value
     assert found.read.unknown == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "config"),
+    [
+        ("EAGLE3 --speculative-draft-model-path a/head", ("eagle3", 5, 4, 8)),  # SGLang's choice for Llama
+        ("eagle3 --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 9",
+         ("eagle3", 3, 1, None)),
+        ("EAGLE --speculative-num-steps 2 --speculative-eagle-topk 4 --speculative-num-draft-tokens 6",
+         ("eagle", 2, 4, 6)),
+        ("NGRAM", ("ngram", 11, 1, None)),
+        ("STANDALONE --speculative-draft-model-path Qwen/Qwen3-0.6B", ("draft_model", 3, 1, None)),
+    ],
+)  # fmt: skip
+def test_drafts_of_sglang_are_those_that_it_chooses(flags: str, config: tuple[object, ...]) -> None:
+    found = made(
+        f"sglang serve --model-path {LLAMA} --speculative-algorithm {flags}"
+    ).scenario.engine.speculative_config
+    assert found is not None
+    assert (found.method, found.num_speculative_tokens, found.eagle_topk, found.num_draft_tokens) == config
+    assert found.draft_model == ("qwen3-0.6b" if found.method == "draft_model" else None)
+
+
+def test_a_drafter_that_is_not_modelled_is_named() -> None:
+    found = made(f"sglang serve --model-path {LLAMA} --speculative-algorithm DFLASH")
+    assert found.scenario.engine.speculative_config is None
+    assert "--speculative-algorithm DFLASH" in found.read.not_modelled
 
 
 def test_what_flags_do_not_say_is_what_the_server_does_on_that_gpu() -> None:
@@ -150,6 +181,33 @@ def test_a_log_of_sglang(tmp_path: Path) -> None:
     found = made(str(tmp_path / "a.log"))
     assert [key(found, path) for path in ("engine.policy", "engine.chunked_prefill_size", "hardware.tensor_parallel",
                                           "engine.enable_prefix_caching")] == ["sglang", 4096, 2, False]  # fmt: skip
+
+
+def test_a_scrape_says_how_many_drafts_are_accepted(tmp_path: Path) -> None:
+    counters = "".join(
+        f'vllm:spec_decode_num_drafts_total{{engine="{engine}",model_name="{LLAMA}"}} {steps}.0\n'
+        f'vllm:spec_decode_num_drafts_created{{engine="{engine}",model_name="{LLAMA}"}} 1.7e+09\n'
+        + "".join(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{engine}",model_name="{LLAMA}",'
+            f'position="{place}"}} {count}\n'
+            for place, count in enumerate(accepted)
+        )
+        for engine, steps, accepted in ((0, 600, (450, 300)), (1, 400, (250, 100)))
+    )
+    (tmp_path / "a.prom").write_text(METRICS + counters)
+    drafts = json.dumps(
+        {"method": "eagle3", "num_speculative_tokens": 2, "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+    )
+    line = f"vllm serve {LLAMA} --speculative-config '{drafts}'"
+    found = made(line, str(tmp_path / "a.prom"))
+    assert key(found, "engine.speculative_config.acceptance.rates") == [0.7, 0.4]
+    assert "acceptance: the accepted drafts in" in found.text()
+    alone = made(str(tmp_path / "a.prom"))
+    assert any("accepts [0.7, 0.4] of them" in note for note in alone.notes)
+    more = made(line.replace(": 2", ": 3"), str(tmp_path / "a.prom"))
+    assert any("has 2 positions for 3 drafts" in note for note in more.notes)
+    (tmp_path / "a.prom").write_text(METRICS + counters.replace(" 600.0", " 0.0").replace(" 400.0", " 0.0"))
+    assert not any("accepts" in note for note in made(str(tmp_path / "a.prom")).notes)
 
 
 class _Handler(BaseHTTPRequestHandler):

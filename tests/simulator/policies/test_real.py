@@ -1,5 +1,6 @@
 """The policy `real`: a scheduler outside in the loop gives the bytes of ours where it decides alike."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,22 +12,56 @@ from tests.command import batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 
 ROOMY = ["hardware.num_gpu_blocks=2000"]
+DRAFTS = "engine.speculative_config={method: ngram, num_speculative_tokens: 2, acceptance: {rates: [0.5, 0.2]}}"
 
 
 def real(folder: Path, fault: str = "none") -> list[str]:
     return [*ROOMY, "engine.policy=real", f"engine.python={fake_python(folder, fault)}"]
 
 
-@pytest.mark.parametrize("more", [[], ["replicas=2"], ["workload.classes.0.client={timeout_s: 0.4}"]])
-def test_a_scheduler_that_decides_alike_gives_the_same_bytes(more: list[str], tmp_path: Path) -> None:
-    path = small(tmp_path)
-    for name, asked in (("ours", ROOMY), ("real", real(tmp_path))):
-        run(load(str(path), [*asked, *more]), log_decisions=True).save(tmp_path / name)
-    for file in sorted((tmp_path / "ours").iterdir()):
+def same_bytes(folder: Path, ours: list[str], theirs: list[str], policies: tuple[str, str]) -> None:
+    """Both runs leave the same folder, but for the policy's name."""
+    path = small(folder)
+    for name, asked in (("ours", ours), ("real", theirs)):
+        run(load(str(path), [*ROOMY, *asked]), log_decisions=True).save(folder / name)
+    for file in sorted((folder / "ours").iterdir()):
         if file.name not in ("scenario.yaml", "summary.json"):
-            assert file.read_bytes() == (tmp_path / "real" / file.name).read_bytes(), file.name
-    ours, theirs = [(tmp_path / name / "summary.json").read_text() for name in ("ours", "real")]
-    assert ours == theirs.replace('"policy": "real"', '"policy": "chunked_prefill"')
+            assert file.read_bytes() == (folder / "real" / file.name).read_bytes(), file.name
+    mine, real_one = [(folder / name / "summary.json").read_text() for name in ("ours", "real")]
+    assert mine == real_one.replace(f'"policy": "{policies[1]}"', f'"policy": "{policies[0]}"')
+
+
+@pytest.mark.parametrize("more", [[], ["replicas=2"], ["workload.classes.0.client={timeout_s: 0.4}"], [DRAFTS]])
+def test_a_scheduler_that_decides_alike_gives_the_same_bytes(more: list[str], tmp_path: Path) -> None:
+    same_bytes(tmp_path, more, [*real(tmp_path), *more], ("chunked_prefill", "real"))
+
+
+def test_sglang_that_decides_alike_gives_the_same_bytes(tmp_path: Path) -> None:
+    keys = ["engine.max_num_batched_tokens=2048", "engine.async_scheduling=false"]
+    python = f"engine.python={fake_python(tmp_path)}"
+    asked = [*keys, "engine.policy=real_sglang", python]
+    same_bytes(tmp_path, [*keys, "engine.policy=sglang"], asked, ("sglang", "real_sglang"))
+
+
+def test_real_is_sglangs_where_the_python_has_no_other(tmp_path: Path) -> None:
+    python = tmp_path / "has_sglang"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    scenario = load(str(small(tmp_path)), ["engine.policy=real", f"engine.python={python}"])
+    assert scenario.engine.policy == "real_sglang"
+
+
+def test_a_relative_python_is_found_from_the_scenarios_folder(tmp_path: Path) -> None:
+    """Unless an override names it; a link stays one, for an environment is where its link is."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(fake_python(tmp_path))
+    path = small(tmp_path)
+    path.write_text(path.read_text().replace("{policy: chunked_prefill,", "{policy: real, python: venv/python,"))
+    assert load(str(path)).engine.parameter("python") == str(tmp_path / "venv" / "python")
+    with contextlib.chdir(tmp_path / "venv"):
+        changed = load(str(path), ["engine.python=./python"])
+    assert changed.engine.parameter("python") == str(tmp_path / "venv" / "python")
+    assert load(str(path), ["engine.python=python3"]).engine.parameter("python") == "python3"
 
 
 def test_a_scheduler_with_a_rule_of_its_own_is_simulated(tmp_path: Path) -> None:
@@ -36,12 +71,6 @@ def test_a_scheduler_with_a_rule_of_its_own_is_simulated(tmp_path: Path) -> None
     ours = run(load(path, [*ROOMY, "engine.max_num_seqs=7"])).summary
     assert theirs["mean_ttft_ms"] == ours["mean_ttft_ms"]
     assert theirs["mean_ttft_ms"] != run(load(path, ROOMY)).summary["mean_ttft_ms"]
-
-
-def test_drafts_are_refused(tmp_path: Path) -> None:
-    drafts = "engine.speculative_config={method: ngram, num_speculative_tokens: 2, acceptance: {rates: [0.5, 0.2]}}"
-    with pytest.raises(InputError, match="speculative_config"):
-        run(load(str(small(tmp_path)), [*real(tmp_path), drafts]))
 
 
 @pytest.mark.parametrize(

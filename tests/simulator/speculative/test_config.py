@@ -2,9 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.fleet.group import ReplicaGroup
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.simulate import simulate_fleet
+from simulator.speculative.acceptance import DrawnAcceptance
 from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Speculation
+from simulator.timing.linear_cost import Linear
+from simulator.workload import Workload
+from tests.parity.cases import Memory
 
 ENGINE: dict[str, Any] = {
     "max_num_batched_tokens": 64,
@@ -88,3 +97,30 @@ def test_an_engine_that_would_fail_is_refused(given: dict[str, Any], engine: dic
 def test_no_drafts_go_with_every_engine() -> None:
     config = SpeculativeConfig("eagle", 0)
     config.check_engine(**{**ENGINE, "max_num_batched_tokens": 1})
+
+
+def test_ranks_draft_alike_and_a_server_that_moves_kv_hashes_blocks_alone() -> None:
+    by_batch = SpeculativeConfig("eagle", 3, [(1, 4, 3), (5, 9, 1)])
+    assert (by_batch.drafts_of(6), by_batch.in_ranks().drafts_of(6)) == (1, 3)
+    assert (by_batch.num_hash_lookahead_tokens, by_batch.drops_hit_block) == (1, False)
+    moves = by_batch.with_transfers()
+    assert (moves.num_hash_lookahead_tokens, moves.drops_hit_block) == (0, True)
+    assert SpeculativeConfig("ngram", 3).with_transfers() == SpeculativeConfig("ngram", 3)
+
+
+@pytest.mark.parametrize(("router", "drafts"), [("vllm_dp", 3), ("round_robin", 1)])
+def test_replicas_of_one_server_are_ranks(router: str, drafts: int) -> None:
+    """Two requests at once on each of two replicas: by batch size a step drafts once for each, in ranks three times."""
+    config = SpeculativeConfig("ngram", 3, [(1, 1, 3), (2, 9, 1)])
+    group = ReplicaGroup(
+        lambda: ChunkedPrefill(max_num_seqs=4),
+        Memory(100, 16),
+        Linear(0.01),
+        replicas=2,
+        speculation=Speculation(config, DrawnAcceptance([0.0, 0.0, 0.0], 1), 1000),
+    )
+    four = np.full(4, 20)
+    whole = Workload(np.zeros(4), four, four, four, np.zeros(4, dtype=int), np.zeros(4, dtype=int))
+    steps = simulate_fleet(whole, [group], router=router, log_decisions=True).decisions
+    assert steps is not None
+    assert {step["next_k"] for step in steps if len(step["scheduled"]) == 2} == {drafts}

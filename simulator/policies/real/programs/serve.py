@@ -1,11 +1,12 @@
-"""Runs in a user's own Python, which has vLLM and nothing of batchlab: its scheduler, asked over a pipe.
+"""Runs in a user's own Python, which has an engine and nothing of batchlab: its scheduler, asked over a pipe.
 
-usage: python serve.py vllm
+usage: python serve.py vllm|sglang
 
 JSON lines. The first one out names the engine and its version. Each one in is `{"start": settings}`, which makes a new
-scheduler, or the next plan: `aborted` requests, `results` of the oldest steps in flight (each the requests whose answer
-ended with it), `arrived` requests, in this order, and `plan`: false where there is nothing to plan. The answer is what
-the engine's file says, or `{"error": words, "key": the setting that is refused, or null}`.
+scheduler, or the next plan: `aborted` requests, `results` of the oldest steps in flight, `arrived` requests, in this
+order, and `plan`: false where there is nothing to plan. Results name the requests whose answer `ended` with the step,
+the number of `tokens` of those that got more than one, and of the `drafts` for their next step. The answer is what the
+engine's file says, or `{"error": words, "key": the setting that is refused, or null}`.
 """
 
 from __future__ import annotations  # the Python may be older than batchlab's
@@ -30,11 +31,14 @@ def answer(engine: Any, told: dict[str, Any]) -> dict[str, Any]:
     """Carry out a line; `engine` is None before the first start."""
     for request_id in told["aborted"]:
         engine.abort(request_id)
-    finished = [engine.settle(set(stops)) for stops in told["results"]]
+    finished = [engine.settle(results) for results in told["results"]]
     found = {"finished": finished, "free_before": engine.free}
     for request in told["arrived"]:
         engine.add(request)
-    return {**found, **engine.plan()} if told["plan"] else found
+    if told["plan"]:
+        return {**found, **engine.plan()}
+    engine.rest()
+    return found
 
 
 def main() -> None:

@@ -6,11 +6,13 @@ tokens is given the next one. Imported in the user's own Python alone.
 
 from __future__ import annotations  # the Python may be older than batchlab's
 
+import dataclasses
 import importlib
 import inspect
 import logging
 import os
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
@@ -49,9 +51,11 @@ _NEUTRAL = (None, False, 0, 1)  # values that ask nothing of a version without t
 class Model:
     """A model without any special ability, for a scheduler that asks for some."""
 
-    max_model_len = _LONGEST
     runner_type = "generate"
     skip_tokenizer_init = True
+
+    def __init__(self, max_model_len: int) -> None:
+        self.max_model_len = max_model_len
 
     def __getattr__(self, name: str) -> bool:
         if name.startswith("__"):
@@ -91,6 +95,29 @@ def _scheduler_config(settings: dict[str, Any], refusal: Any) -> Any:
     return config
 
 
+def _speculative_config(told: dict[str, Any], refusal: Any) -> Any:
+    """vLLM's SpeculativeConfig with what batchlab has checked. Its constructor would want the models themselves."""
+    given = dict(told)
+    modules, runner = given.pop("num_nextn_predict_layers"), given.pop("model_runner")
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
+    cls = _from("config", "SpeculativeConfig")
+    config = object.__new__(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name, field in fields.items():
+        value: Any = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = None if value is dataclasses.MISSING else value
+        object.__setattr__(config, name, value.get_default() if hasattr(value, "get_default") else value)
+    drafter = SimpleNamespace(hf_config=SimpleNamespace(num_nextn_predict_layers=modules, n_predict=modules))
+    ranges = given["num_speculative_tokens_per_batch_size"]
+    given["num_speculative_tokens_per_batch_size"] = [tuple(each) for each in ranges] if ranges else None
+    for name, value in {**given, "draft_model_config": drafter}.items():
+        if name in fields:
+            object.__setattr__(config, name, value)
+        elif value not in _NEUTRAL:
+            raise refusal("speculative_config", f"its SpeculativeConfig has no {name}, which is {value!r} here")
+    return config
+
+
 class Engine:
     """A scheduler of vLLM with these settings, and its steps in flight. `refusal` is the error for a setting."""
 
@@ -98,7 +125,8 @@ class Engine:
         settings = dict(settings)
         size, blocks = settings.pop("block_size"), settings.pop("num_gpu_blocks")
         caching = settings.pop("enable_prefix_caching")
-        self.brief = settings.pop("brief")
+        self.brief, self.name_size = settings.pop("brief"), settings.pop("name_size")
+        drafts, longest = settings.pop("speculative_config", None), settings.pop("max_model_len", _LONGEST)
         wanted = _scheduler_config(settings, refusal)
         config = VllmConfig(scheduler_config=wanted, cache_config=CacheConfig())
         # The platform of the CPU has changed some of it.
@@ -108,12 +136,18 @@ class Engine:
             object.__setattr__(config.scheduler_config, name, value)
         for name, value in {"block_size": size, "num_gpu_blocks": blocks, "enable_prefix_caching": caching}.items():
             object.__setattr__(config.cache_config, name, value)
-        object.__setattr__(config, "model_config", Model())
+        object.__setattr__(config, "model_config", Model(longest))
+        drops = False
+        if drafts is not None:
+            speculative = _speculative_config(drafts, refusal)
+            object.__setattr__(config, "speculative_config", speculative)
+            drops = bool(getattr(speculative, "use_eagle_block_drop", speculative.use_eagle)())
         torch = importlib.import_module("torch")
         spec = _given(
             FullAttentionSpec, block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32, use_mla=False
         )
-        kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+        group = _given(KVCacheGroupSpec, layer_names=["layer"], kv_cache_spec=spec, is_eagle_group=drops)
+        kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
         kind = ("async_scheduler", "AsyncScheduler") if settings["async_scheduling"] else ("scheduler", "Scheduler")
         managed = _from("v1.structured_output", "StructuredOutputManager")(config)
         known = inspect.signature(_from("v1.core.sched.scheduler", "Scheduler")).parameters
@@ -124,13 +158,17 @@ class Engine:
             **{name: value for name, value in parts.items() if name in known},
         )
         init_none_hash(sha256)
-        self.block_size = size
-        self.hasher = make_hasher(size, sha256) if caching else None
+        ahead = getattr(config, "num_hash_lookahead_tokens", 0)
+        self.hasher = make_hasher(size, sha256, *([ahead] if ahead else [])) if caching else None
+        # With asynchronous scheduling the scheduler itself sets places for drafts.
+        self.tells_drafts = drafts is not None and not settings["async_scheduling"]
         self.flight: deque[tuple[Any, set[str]]] = deque()
         self.blocks: dict[str, tuple[int, list[int]]] = {}  # of unfinished requests: their number, their blocks' names
         self.added = 0
         self.given: dict[str, int] = {}  # tokens that this step has given a request so far
         self.preempted: list[tuple[str, int]] = []
+        self.lacking = ""  # the last request whose blocks were not there
+        self.passed: list[str] = []  # victims without tokens of another request
         self._watch()
 
     def _watch(self) -> None:
@@ -140,7 +178,9 @@ class Engine:
 
         def allocate_slots(request: Any, num_new_tokens: int, *more: Any, **named: Any) -> Any:
             found = allocate(request, num_new_tokens, *more, **named)
-            if found is not None:
+            if found is None:
+                self.lacking = request.request_id
+            else:
                 self.given[request.request_id] = num_new_tokens
             return found
 
@@ -161,6 +201,8 @@ class Engine:
     def _preempts(self, request_id: str) -> None:
         if request_id in self._running:  # else a waiting one that goes back to its place
             self.preempted.append((request_id, self.given.pop(request_id, 0)))
+            if not self.preempted[-1][1] and request_id != self.lacking:
+                self.passed.append(request_id)
 
     @property
     def free(self) -> int:
@@ -170,7 +212,7 @@ class Engine:
     def _tokens(self, request_id: str, first: int, end: int) -> list[int]:
         """The tokens from place `first` to before `end`: named blocks have the tokens of that name everywhere."""
         number, names = self.blocks[request_id]
-        size, found = self.block_size, []
+        size, found = self.name_size, []
         for place in range(first, end):
             block = place // size
             found.append(names[block] * size + place % size if block < len(names) else _OWN + (number << 28) + place)
@@ -201,21 +243,27 @@ class Engine:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         self.blocks.pop(request_id, None)
 
-    def settle(self, stops: set[str]) -> list[str]:
-        """The results of the oldest step in flight; the answers of `stops` end with it. Returns who has finished."""
+    def rest(self) -> None:
+        """There is nothing to plan."""
+
+    def settle(self, told: dict[str, Any]) -> list[str]:
+        """The results of the oldest step in flight, as `serve` has them. Returns who has finished."""
         output, sampled = self.flight.popleft()
         requests = self.scheduler.requests
         ids = list(output.num_scheduled_tokens)
         there = [request_id for request_id in ids if request_id in requests]
+        stops = set(told["ended"])
         tokens: list[Any] = []
         for request_id in ids:
-            told = []
+            given = []
             if request_id in sampled:
-                told = [STOP]
-                if request_id in requests and request_id not in stops:
+                given = [STOP]
+                if request_id in requests:
                     place = requests[request_id].num_tokens
-                    told = self._tokens(request_id, place, place + 1)
-            tokens.append(told)
+                    given = self._tokens(request_id, place, place + told["tokens"].get(request_id, 1))
+                    if request_id in stops:
+                        given[-1] = STOP
+            tokens.append(given)
         kind = str(inspect.signature(ModelRunnerOutput).parameters["sampled_token_ids"].annotation)
         if "ndarray" in kind:
             numpy = importlib.import_module("numpy")
@@ -231,16 +279,22 @@ class Engine:
             pooler_output=[],
         )
         self.scheduler.update_from_output(output, result)
+        if self.tells_drafts and ids:
+            drafts = [[1] * told["drafts"].get(request_id, 0) for request_id in ids]
+            self.scheduler.update_draft_token_ids(_from("v1.outputs", "DraftTokenIds")(ids, drafts))
         gone = [request_id for request_id in there if request_id not in requests]
         for request_id in gone:
             self.blocks.pop(request_id, None)
         return gone
 
     def plan(self) -> dict[str, Any]:
-        """Schedule a step: its tokens and cached tokens by request, its victims, and queues and memory after it."""
+        """Schedule a step: its tokens and cached tokens by request, its victims, and queues and memory after it.
+
+        `passed`: victims without tokens that left for another request. `spec`: the drafts that requests verify.
+        """
         scheduler = self.scheduler
         self._running = {request.request_id for request in scheduler.running}
-        self.given, self.preempted = {}, []
+        self.given, self.preempted, self.passed = {}, [], []
         output = scheduler.schedule()
         requests, scheduled = scheduler.requests, dict(output.num_scheduled_tokens)
         computed = {request_id: requests[request_id].num_computed_tokens for request_id in scheduled}
@@ -254,9 +308,11 @@ class Engine:
                 if request_id not in self._running
             },
             "preempted": self.preempted,
+            "passed": self.passed,
             "free": self.free,
         }
         if not self.brief:
+            found["spec"] = {name: len(each) for name, each in output.scheduled_spec_decode_tokens.items() if each}
             found["waiting"] = [request.request_id for request in scheduler.waiting]
             found["running"] = [request.request_id for request in scheduler.running]
         return found

@@ -1,0 +1,102 @@
+"""The host's tier of KV, built from `hardware.kv_offload`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scenarios.assembly.unused_keys import drafts, verifies_drafts
+from scenarios.schema.scenario import Scenario
+from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.offloading import Offloading
+from simulator.hardware.kv import GIB, KVCache
+from simulator.memory.offload import OffloadConfig
+from simulator.named_class import split_class
+from simulator.policies import built_in_policies
+from simulator.policies.chunked_prefill.versions import NEWEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.memory.blocks import KVBlocks
+
+_KEY = "hardware.kv_offload"
+_PAGE = 4096  # bytes: a chunk of each GPU begins on a page of the host
+
+
+@dataclass(frozen=True, slots=True)
+class MakeOffloading:
+    """Makes a replica's connector of its blocks, and of whether its steps overlap."""
+
+    config: OffloadConfig
+
+    def __call__(self, blocks: ConnectedBlocks, overlaps: bool) -> Offloading:
+        return Offloading(self.config, blocks, overlaps=overlaps)
+
+
+def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
+    """Build the tier; None without one. Raises InputError for what it is not put together with."""
+    given = scenario.hardware.kv_offload
+    if given is None:
+        return None
+    _check(scenario)
+    hardware = scenario.hardware
+    of_each_gpu = -(-kv.bytes_per_block * given.blocks_per_chunk // _PAGE) * _PAGE
+    chunks = int(given.host_gib * GIB) // (of_each_gpu * hardware.tensor_parallel)
+    if not chunks:
+        least = of_each_gpu * hardware.tensor_parallel / GIB
+        what = f"{given.host_gib} GiB do not hold one chunk of {given.blocks_per_chunk} blocks"
+        raise scenario.error(f"{_KEY}.host_gib", what, f"at least {least:.6f}, or fewer blocks_per_chunk")
+    link_gb_s = scenario.resolve_gpu().host_link_gb_s if given.link_gb_s is None else given.link_gb_s
+    return MakeOffloading(
+        OffloadConfig(
+            chunks,
+            kv.bytes_per_block * hardware.tensor_parallel,
+            link_gb_s * 1e9 * hardware.tensor_parallel,  # each GPU copies its part over a link of its own
+            given.latency_s,
+            given.policy,
+            given.blocks_per_chunk,
+            given.offload_prompt_only,
+            given.store_threshold,
+            given.sync_load_budget_bytes // kv.bytes_per_block,
+        )
+    )
+
+
+def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:
+    """The maker of blocks that a connector reads and writes."""
+    return partial(ConnectedBlocks, block_size=block_size)
+
+
+def _check(scenario: Scenario) -> None:
+    engine = scenario.engine
+    if not verifies_drafts(engine.policy):
+        able = ", ".join(name for name in built_in_policies() if verifies_drafts(name))
+        what = f"the policy {split_class(engine.policy)[1]} does not plan with KV on the host"
+        raise scenario.error(_KEY, what, f"these do: {able}; or leave the key out")
+    others = {
+        "engine.version": (engine.parameter("version", NEWEST) != NEWEST, f"is known as vLLM {NEWEST} has it"),
+        "engine.enable_prefix_caching": (not engine.enable_prefix_caching, "needs the prefix cache of the device"),
+        "engine.speculative_config": (bool(drafts(engine.speculative_config)), "is not put together with drafts"),
+        "engine.prefill_schedule_interval": (
+            engine.parameter("prefill_schedule_interval", 1) > 1,
+            "is not put together with a cadence of prompts",
+        ),
+        "engine.max_loras": (bool(engine.parameter("max_loras")), "is not put together with adapters"),
+        "engine.order": (
+            engine.parameter("order") not in ("fcfs", "priority"),
+            "keeps to the orders that vLLM has: fcfs and priority",
+        ),
+        "hardware.enable_expert_parallel": (
+            scenario.hardware.enable_expert_parallel,
+            "is not put together with replicas that step together",
+        ),
+        "fleet": (
+            any(group.role != "both" or group.autoscaling is not None for group in scenario.fleet or ()),
+            "is not put together with groups that prefill or decode alone, or that are scaled",
+        ),
+    }
+    for key, (is_so, what) in others.items():
+        if is_so:
+            raise scenario.error(_KEY, f"offloading {what}: see `{key}`", f"change `{key}`, or leave out {_KEY}")

@@ -1,0 +1,120 @@
+"""A replica with a KV connector decides as vLLM's own code did, on every step, and each rule is needed for it."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from simulator.engine.connector import offloading, replica
+from simulator.memory.offload import tier
+from simulator.policies import chunked_prefill
+from tests.parity import connected_features as features
+from tests.parity.test_features import broken, recorded
+
+COMPARED = (
+    "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
+    "external", "loading", "evicted", "sent", "received",
+)  # fmt: skip
+UNORDERED = ("finished", "running", "loading", "sent", "received")
+
+
+def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
+    """Where the two part; steps that schedule, finish and preempt nothing are left out."""
+    ours, theirs = [[s for s in x if s["scheduled"] or s["finished"] or s["preempted"]] for x in (ours, theirs)]
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        for key in COMPARED:
+            if key in b and ((sorted(a[key]) != sorted(b[key])) if key in UNORDERED else (a.get(key) != b[key])):
+                return f"step {number}, {key}: ours {a.get(key)}, vLLM {b[key]}"
+        if list(a["scheduled"]) != list(b["scheduled"]) or abs(a["t_end"] - b["t_end"]) > 1e-6:
+            return f"step {number}: ours {list(a['scheduled'])} until {a['t_end']} s, vLLM until {b['t_end']} s"
+    return None if len(ours) == len(theirs) else f"{len(ours)} steps, vLLM {len(theirs)}"
+
+
+def differences(kind: str, seeds: Collection[int]) -> Iterator[str]:
+    """The recorded cases with these seeds that are decided otherwise."""
+    for item in recorded(kind):
+        if item["seed"] not in seeds:
+            continue
+        if "kv" in item["case"]["config"]:  # several KV groups
+            continue
+        try:
+            found = first_difference(features.CONNECTED[kind](item["case"]), item["records"])
+        except Exception as error:  # a broken rule may break anything
+            found = f"{type(error).__name__}: {error}"
+        if found is not None:
+            yield f"case {item['seed']}: {found}"
+
+
+@pytest.mark.parametrize("kind", features.CONNECTED)
+def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
+    assert len(recorded(kind)) == 60
+    assert list(differences(kind, range(1, 60, 4))) == []
+
+
+OFFLOADING, PULL, COPIER = "engine.connector.offloading", "tests.parity.pull", "engine.connector.copier"
+PLANS, RESULTS, PLAN = "engine.connector.plans", "engine.connector.results", "policies.chunked_prefill.connected"
+TIER, LRU, ARC = "memory.offload.tier", "memory.offload.lru", "memory.offload.arc"
+RULES = [
+    # O2: what is found
+    ("offload", 37, OFFLOADING, "if offered.jobs:\n            return None", "if offered.jobs:\n            pass"),
+    ("offload", 60, OFFLOADING, "waits = waits or there is None", "pass"),
+    ("offload", 35, OFFLOADING, "stop == start or tokens < size", "stop == start"),
+    ("offload", 39, OFFLOADING, "self._loading.update(keys)", "pass"),
+    # O3: loads between steps
+    ("offload", 56, PLAN, "_still_needed(view, connector) if later else 0", "0"),
+    ("pd", 54, PLAN, "available - reserved", "available"),
+    ("pd", 43, PLAN, "len(connector.holding))", "0)"),
+    # O4: loads that have ended
+    ("offload", 42, PLANS, "live.base_computed -= 1  # so that it samples", "pass"),
+    # O5: loads within a step
+    ("offload", 1, OFFLOADING, "return self.copier.wait(sync, ready_s)", "return ready_s"),
+    # O6: what is stored
+    ("offload", 22, OFFLOADING, "if self._config.offload_prompt_only:", "if False:"),
+    ("offload", 42, OFFLOADING, "offered.chunks = stop", "pass"),
+    ("offload", 49, OFFLOADING, "max(live.input_tokens, live.num_tokens - 1)", "live.num_tokens"),
+    ("offload", 39, TIER, "self._offers.get(key, 0) >= self._threshold", "True"),
+    ("offload", 22, TIER, "self._policy.evict(lacking, keys)", "self._policy.evict(lacking, ())"),
+    # O7: what is evicted
+    ("offload", 42, LRU, "(self._next(), 0, 0)", "self._ranks[key]"),
+    ("offload", 60, LRU, "return access.rank, -tokens, group", "return access.rank, tokens, group"),
+    ("offload", 18, ARC, "if key in access.reused:", "if True:"),
+    ("offload", 24, ARC, "size >= int(self._target)", "True"),
+    # O8: times, and blocks that a store reads
+    ("offload", 37, OFFLOADING, "(*self._unsubmitted, *at_once)", "(*at_once, *self._unsubmitted)"),
+    ("offload", 42, OFFLOADING, "self._flushed |= self._fences[block]", "pass"),
+    ("offload", 1, OFFLOADING, "self._flushed |= self._requests[live.row].jobs - set(self._loads)", "pass"),
+    ("offload", 1, COPIER, "busy_until_s, self._last_s[kind]", "busy_until_s"),
+    # O10, D1 to D3
+    ("offload", 60, PLANS, "self._connector.is_fenced and isinstance", "False and isinstance"),
+    ("pd", 54, PULL, "overlaps and consumes", "False"),
+    ("pd", 56, PULL, 'config.kv_load_failure_policy == "fail"', "False"),
+    ("pd", 30, PULL, "remote = self._remotes.pop(request.row, None)", "remote = self._remotes.get(request.row)"),
+    ("pd", 41, PULL, "if remote.known_s > self.now_s:", "if False:"),
+    ("pd", 41, PULL, "max(from_s, self._link_s)", "from_s"),
+    ("pd", 41, PULL, 'self._config.role != "prefill" or', "True or"),
+]  # fmt: skip
+
+# Where each module's part is taken from.
+PARTS: dict[str, tuple[Any, str]] = {
+    OFFLOADING: (features, "Offloading"),
+    PULL: (features, "Pull"),
+    COPIER: (offloading, "Copier"),
+    PLANS: (replica, "ConnectedPlans"),
+    RESULTS: (replica, "ConnectedResults"),
+    PLAN: (chunked_prefill, "connected_step"),
+    TIER: (offloading, "HostTier"),
+    LRU: (tier, "Lru"),
+    ARC: (tier, "Arc"),
+}
+
+
+@pytest.mark.parametrize(("kind", "seed", "module", "old", "new"), RULES)
+def test_each_rule_is_needed(
+    kind: str, seed: int, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = broken(module if module == PULL else f"simulator.{module}", old, new)
+    user, name = PARTS[module]
+    monkeypatch.setattr(user, name, getattr(made, name))
+    if module == PLANS:
+        monkeypatch.setattr(user, "Holding", made.Holding)
+    assert next(differences(kind, [seed]), None) is not None
