@@ -65,6 +65,14 @@ def no_vllm() -> str | None:
 
 
 @cache
+def no_sglang() -> str | None:
+    """Why the tests that need SGLang cannot run here, or None."""
+    from tests.parity import sglang_live
+
+    return sglang_live.missing()
+
+
+@cache
 def no_browser() -> str | None:
     """Why the tests that need a browser cannot run here, or None."""
     missing = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
@@ -91,7 +99,9 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.drawing.style.Figure", Blank)
 
 
-NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "browser": no_browser}
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "gpu": no_gpu, "vllm": no_vllm, "sglang": no_sglang, "browser": no_browser,
+}  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

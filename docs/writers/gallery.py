@@ -40,6 +40,7 @@ _OTHERS = (
     ("claim-", "What people say of batching", "claims.md"),
     ("study-", "Studies: a question each", "studies/low-rates.md"),
     ("drafts-", "Speculative decoding", "speculative.md"),
+    ("offload-", "KV on the host", "kv-offload.md"),
     ("measured-", "Servers whose logs are public", "accuracy.md"),
     ("blind-", "Servers predicted before their logs were seen", "accuracy.md"),
     ("tables-", "Models priced from public tables of kernels", "accuracy.md"),

@@ -53,7 +53,9 @@ def _page() -> Iterator[str]:
 _SUMMARY = """One object. For each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are
 `mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below
 follow, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
-`slo_targets` (each target with its limit, value and excess), `warmup` (where it ends), and last
+`slo_targets` (each target with its limit, value and excess), `warmup` (where it ends), `prediction`
+(between which values `low` and `high` a metric of the real server lies with the probability `coverage`, its `basis`,
+its `envelope`, and why; [Runs of real servers](served.md)), and last
 `provenance`: model, GPU, step costs with their known error and how each part was come by, what host and front end add,
 seed and version. `schema_version` moves when a key changes or goes."""
 

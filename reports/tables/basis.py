@@ -47,8 +47,10 @@ def cost_words(cost: Mapping[str, Any]) -> str:
 
 
 def _hardware(each: Mapping[str, Any]) -> str:
-    ranks, replicas = each["tensor_parallel"], each["replicas"]
+    stages, replicas = each.get("pipeline_parallel", 1), each["replicas"]
+    ranks = each["tensor_parallel"] * stages
     gpu = f"{ranks} x {each['gpu']}" if ranks > 1 else each["gpu"]
+    gpu += f" in {stages} stages" if stages > 1 else ""
     return f"{each['model']} on {gpu}, {replicas} replica{'s' if replicas != 1 else ''}"
 
 

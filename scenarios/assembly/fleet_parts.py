@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.groups import Group, groups_of
+from scenarios.assembly.pulling import build_pulling, failing_loads
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
@@ -32,7 +33,9 @@ class BuiltGroup:
         """Return the group with steps that take `factor` times as long."""
         cost, group_cost = self.parts.cost, self.parts.group_cost
         scaled = None if group_cost is None else ScaledGroup(group_cost, factor)
-        return replace(self, parts=replace(self.parts, cost=Scaled(cost, factor), group_cost=scaled))
+        pipe = None if self.parts.pipeline is None else self.parts.pipeline.scaled(factor)
+        whole = Scaled(cost, factor) if pipe is None else pipe
+        return replace(self, parts=replace(self.parts, cost=whole, group_cost=scaled, pipeline=pipe))
 
     @property
     def replicas(self) -> ReplicaGroup:
@@ -55,13 +58,14 @@ class BuiltGroup:
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
+            pipeline=parts.pipeline,
             connector=parts.connector,
         )
 
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
-    fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    fleet = tuple(BuiltGroup(group, build_pulling(scenario, group, build)) for group in groups_of(scenario))
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:
@@ -69,6 +73,9 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     if apart and any(built.parts.queue_caps for built in fleet):
         what = "a cap on the queue of one server says nothing of halves of requests on two"
         raise scenario.error("fleet", what, "leave out max_num_queued_reqs and max_num_queued_tokens")
+    if apart and any(built.parts.pipeline is not None for built in fleet):
+        what = "groups that prefill or decode for others have no pipeline yet"
+        raise scenario.error("fleet", what, "hardware.pipeline_parallel: 1 in each")
     models = {repr(built.group.scenario.resolve_model()) for built in fleet}
     if apart and len(models) > 1:
         what = "groups that prefill and groups that decode have different models"
@@ -79,7 +86,7 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
 def build_link(scenario: Scenario) -> LinkSpeed | None:
     """Build the link that KV moves over; None where the scenario has none."""
     link = scenario.kv_transfer
-    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s)
+    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s, failing_loads(scenario))
 
 
 def build_router(scenario: Scenario) -> Router:

@@ -8,7 +8,7 @@ from scenarios.schema.scenario import Scenario
 
 def gpu_hours(scenario: Scenario, seconds: Mapping[str, float]) -> dict[str, float]:
     """GPU-hours of every group: its replicas' time, in seconds, x the GPUs of a replica."""
-    gpus = {group.name: group.scenario.hardware.tensor_parallel for group in groups_of(scenario)}
+    gpus = {group.name: group.scenario.hardware.gpus for group in groups_of(scenario)}
     alone = next(iter(gpus.values()))
     return {name: spent * gpus.get(name, alone) / 3600 for name, spent in seconds.items()}
 
@@ -33,5 +33,5 @@ def cost_per_million(scenario: Scenario, output_throughput: float | None) -> flo
         of_gpu = group.scenario.resolve_gpu().usd_per_hour
         if of_gpu is None:
             return None
-        usd_per_hour += group.replicas * group.scenario.hardware.tensor_parallel * of_gpu
+        usd_per_hour += group.replicas * group.scenario.hardware.gpus * of_gpu
     return cost_per_million_output_tokens(output_throughput, gpus=1, usd_per_gpu_hour=usd_per_hour)

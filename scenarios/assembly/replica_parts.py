@@ -12,6 +12,7 @@ from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.offloading import build_offloading, connected_blocks
+from scenarios.assembly.pipeline import build_pipeline, check_pipeline, pipeline_cache
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
     from simulator.timing.cost import CostModel, GroupCost
+    from simulator.timing.pipeline_cost import PipelineCost
 
 _KEY = "hardware.enable_expert_parallel"
 
@@ -53,18 +55,21 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    pipeline: PipelineCost | None = None
     connector: MakeConnector | None = None
 
 
 def build(scenario: Scenario) -> ReplicaParts:
     """Build policy, memory and costs. Raises InputError where they do not fit together."""
     policy = build_policy(scenario)
+    check_pipeline(scenario)
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
+    pipeline = build_pipeline(scenario, cost)
     connector = build_offloading(scenario, kv)
     if connector is not None:
         make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
@@ -79,7 +84,7 @@ def build(scenario: Scenario) -> ReplicaParts:
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,
-        cost,
+        cost if pipeline is None else pipeline,
         swap_s,
         make_blocks,
         make_blocks_by_id,
@@ -88,6 +93,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        pipeline=pipeline,
         connector=connector,
     )
 
@@ -122,6 +128,8 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
         )
+        if hardware.pipeline_parallel > 1:
+            return pipeline_cache(scenario, settings)
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None

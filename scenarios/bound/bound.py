@@ -80,6 +80,8 @@ def _server(scenario: Scenario) -> Server:
         raise InputError("a fleet has replicas of several kinds, or a number of them that changes")
     if scenario.hardware.enable_expert_parallel:
         raise InputError("the replicas' steps are common ones, whose price is not that of each")
+    if scenario.hardware.pipeline_parallel > 1:
+        raise InputError("a pipeline has several steps in flight, of which each stage computes a part")
     if scenario.engine.speculative_config is not None:
         raise InputError("with drafts, a step may give a request several tokens")
     parts = build(scenario)

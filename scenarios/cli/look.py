@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -135,6 +136,9 @@ def kv(
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs per replica.")
     ] = 1,
+    pipeline_parallel: Annotated[
+        int, typer.Option("--pipeline-parallel", metavar="N", min=1, help="Stages of a replica's pipeline.")
+    ] = 1,
     context: Annotated[
         int | None, typer.Option("--context", metavar="L", min=1, help="Tokens of a request; default: a table.")
     ] = None,
@@ -168,9 +172,10 @@ def kv(
     from simulator.hardware.gpus import find_gpu
     from simulator.hardware.kv import MemorySettings, kv_figures, kv_table
     from simulator.hardware.model_config import named_model
+    from simulator.hardware.stages import pipeline_figures
 
     sizes = tensor_parallel, gpu_memory_utilization, block_size, max_num_batched_tokens
-    figures = kv_figures(
-        MemorySettings(named_model(model), find_gpu(gpu), *sizes), context, max_model_len, caches=prefix_caching
-    )
+    settings = MemorySettings(named_model(model), find_gpu(gpu), *sizes)
+    how = partial(pipeline_figures, stages=pipeline_parallel) if pipeline_parallel > 1 else kv_figures
+    figures = how(settings, context, max_model_len, caches=prefix_caching)
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)

@@ -56,6 +56,14 @@ def plan(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds for drawn traffic; default: 5.")
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            "--confidence",
+            metavar="P",
+            help="Size by the pessimistic end of the prediction's interval of probability P (0.5 to 0.98).",
+        ),
+    ] = None,
     *,
     given: Given,
     no_report: NoReport = False,
@@ -97,6 +105,7 @@ def plan(
             seeds=SEEDS if seeds is None else seeds,
             progress=progress,
             tried=tried,
+            confidence=confidence,
         )
     console.notes(found.notes)
     if out is not None:

@@ -63,6 +63,8 @@ def run(
     """
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.bound.bound import bound as bound_of
+    from scenarios.prediction.prediction import PREDICTION
+    from scenarios.prediction.words import prediction_words
     from scenarios.runs.runner import run as simulate
     from scenarios.runs.step_time_sensitivity import sensitivity_words
     from scenarios.runs.storage.folder_names import default_folder, policy_name
@@ -92,6 +94,8 @@ def run(
         said = sensitivity_words(result, sensitivity)
         if said is not None:
             result = replace(result, notes=(*result.notes, said))
+        if (entry := result.summary.get(PREDICTION)) is not None:
+            result = replace(result, notes=(*result.notes, prediction_words(entry)))
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)

@@ -114,6 +114,9 @@ def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
     if scenario.engine.policy in REAL_POLICIES:
         what = "a real scheduler would be compared with itself"
         raise scenario.error("engine.policy", what, "give the policy that stands for it: vllm or sglang")
+    if scenario.hardware.pipeline_parallel > 1:
+        what = "the stages of a pipeline are not handed to a real scheduler yet"
+        raise scenario.error("hardware.pipeline_parallel", what, "give 1, and compare the rest")
     drafting = None if speculation is None else Drafting(speculation.config, speculation.max_model_len)
     if drafting is not None and engine == SGLANG:
         what = "drafts are not handed to SGLang's scheduler"

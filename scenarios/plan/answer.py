@@ -1,6 +1,7 @@
 """A plan's answer about a candidate, and its JSON."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,8 @@ class Answer:
     `bounds` are in requests per second of all `replicas` together; None where no rate holds, or none was looked for.
     `shown` is the run that costs and causes are taken from: at the largest rate or, of a load that was asked for, at
     that load. `load` is what `headroom` is held against. `slower` and `faster` are the shares by which the rate moves
-    where every step takes 5 % more or less. `note` says what could not be settled or why there is no answer;
+    where every step takes 5 % more or less. `prediction` is the entry of summary.json of the run that is shown, at the
+    prices as they are, in a plan with a confidence. `note` says what could not be settled or why there is no answer;
     `load_words`, how a trace comes to the rate of `shown`. No scheduler serves more than `rate_at_best` for ever.
     """
 
@@ -42,6 +44,7 @@ class Answer:
     excess: float = math.inf
     rate_at_best: float | None = None
     equal_to_best: bool = False
+    prediction: Mapping[str, Any] | None = None
 
     @property
     def gpus(self) -> int:
@@ -86,6 +89,7 @@ class Answer:
             "advice": " ".join(part for part in (self.note, self.advice) if part),
             "equal_to_best": self.equal_to_best,
             "deploy": self.deploy,
+            **({} if self.prediction is None else {"prediction": self.prediction}),
         }
 
 

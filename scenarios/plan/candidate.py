@@ -17,7 +17,8 @@ from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
 from simulator.policies import rules_of
 
-POLICY, GPU, TENSOR_PARALLEL = "engine.policy", "hardware.gpu", "hardware.tensor_parallel"
+POLICY, GPU = "engine.policy", "hardware.gpu"
+TENSOR_PARALLEL, PIPELINE_PARALLEL = "hardware.tensor_parallel", "hardware.pipeline_parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Candidate:
     def gpus(self, replicas: int) -> int:
         """Count the GPUs of so many replicas; of a fleet of groups, all of theirs."""
         if self.scenario.fleet is None:
-            return replicas * self.scenario.hardware.tensor_parallel
-        return sum(group.replicas * group.scenario.hardware.tensor_parallel for group in groups_of(self.scenario))
+            return replicas * self.scenario.hardware.gpus
+        return sum(group.replicas * group.scenario.hardware.gpus for group in groups_of(self.scenario))
 
     def usd_per_hour(self, replicas: int) -> float | None:
         """Return the price of these GPUs; None where it is not known."""
@@ -61,7 +62,7 @@ class Candidate:
             if price is None:
                 return None
             count = replicas if self.scenario.fleet is None else group.replicas
-            total += count * group.scenario.hardware.tensor_parallel * price
+            total += count * group.scenario.hardware.gpus * price
         return total
 
 
@@ -128,6 +129,8 @@ def _worded(key: str, value: object) -> str:
         return str(value.get("name", "a GPU") if isinstance(value, dict) else value)
     if key == TENSOR_PARALLEL:
         return f"TP {value}"
+    if key == PIPELINE_PARALLEL:
+        return f"PP {value}"
     if isinstance(value, Mapping):
         value = value.get("kind") or value.get("name") or json.dumps(value)
     return f"{key.rpartition('.')[2]} {('on' if value else 'off') if isinstance(value, bool) else value}"

@@ -50,6 +50,6 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         model,
         version,
         scenario.resolve_gpu().name,
-        scenario.hardware.tensor_parallel,
+        scenario.hardware.gpus,
         replicas,
     )

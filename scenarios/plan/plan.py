@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from scenarios.plan.advice import advise
 from scenarios.plan.answer import Answer, Plan
@@ -13,6 +13,7 @@ from scenarios.plan.candidate import Candidate, firsts
 from scenarios.plan.config import find_config
 from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
+from scenarios.plan.pessimism import prediction_of
 from scenarios.plan.rates import find_rate, short_rate
 from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
@@ -20,6 +21,7 @@ from scenarios.plan.space import space
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Keeper, Laboratory
 from scenarios.plan.wording import rate_text
+from scenarios.prediction.residuals import check_coverage
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Axis
 from simulator.errors import InputError
@@ -46,19 +48,23 @@ def make_plan(
     seeds: int = SEEDS,
     progress: Callable[..., None] | None = None,
     tried: Keeper | None = None,
+    confidence: float | None = None,
 ) -> Plan:
     """Plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
 
     `rate` is the load of `replicas` and `config`, in requests per second, the scenario's unless given; `budget_s` are
     CPU seconds, after which the answers say what was not settled. `progress` is called with the finished candidates and
-    their total; for `config`, with the runs so far. What `tried` keeps is not run again.
+    their total; for `config`, with the runs so far. What `tried` keeps is not run again. With a `confidence` steps take
+    as long as the pessimistic end of the prediction's interval of that probability.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"a rate is above 0, not {rate:g}", file="--rate")
     if budget_s is not None and not budget_s > 0:
         raise InputError(f"a budget is above 0 seconds, not {budget_s:g}", file="--budget-s")
     traffic, tell = Traffic(scenario), progress or (lambda *_: None)
-    lab = Laboratory(traffic, goals, budget_s, None if rate is None else rounded(rate), seeds, tried)
+    if confidence is not None:
+        check_coverage(confidence)
+    lab = Laboratory(traffic, goals, budget_s, None if rate is None else rounded(rate), seeds, tried, confidence)
     around = space(scenario, gpus=gpus, policies=policies, axes=axes, by_default=find == "config")
     notes = [*around.notes, *_warnings(traffic, goals)]
     refused = [_unanswered(lab, candidate, why) for candidate, why in around.refused]
@@ -75,6 +81,10 @@ def make_plan(
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
     ranked = [with_rate_at_best(lab, answer) for answer in ranked]
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
+    if confidence is not None:
+        ranked = [_predicted(lab, answer, confidence) for answer in ranked]
+        steps = ", ".join(sorted({f"{lab.longer(each.candidate).steps:.2f}" for each in ranked if each.prediction}))
+        notes.append(f"sized by the pessimistic end of {100 * confidence:g} %: steps take {steps} times as long")
     if lab.is_spent:
         notes.append("warning: the budget ended: each candidate says what was not settled")
     about = f"{traffic.num_requests:,} requests, {rate_text(traffic.rate)} requests/s as they stand"
@@ -116,6 +126,18 @@ def _answers(lab: Laboratory, candidates: Sequence[Candidate], find: Find, tell:
             found[place] = _refused(lab, candidate, error)
         tell(len(found), len(candidates))
     return [found[place] for place in range(len(candidates))]
+
+
+def _predicted(lab: Laboratory, answer: Answer, confidence: float) -> Answer:
+    """Return an answer with the interval of the prediction, of the run that is shown but at the prices as they are."""
+    shown = answer.shown
+    if shown is None or shown.stopped:
+        return answer
+    how: dict[str, Any] = {"replicas": shown.replicas, "seed": shown.seed, "early_stop": False, "as_priced": True}
+    records = lab.run(answer.candidate, shown.rate, **how).all_records()
+    if records is None:
+        return answer
+    return replace(answer, prediction=prediction_of(answer.candidate, shown.replicas, records, confidence))
 
 
 def _unanswered(lab: Laboratory, candidate: Candidate, why: str) -> Answer:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.assembly.workloads import build_workload
-from scenarios.plan.candidate import GPU, POLICY, TENSOR_PARALLEL, Candidate, make_candidate, make_candidates
+from scenarios.plan.candidate import (
+    GPU,
+    PIPELINE_PARALLEL,
+    POLICY,
+    TENSOR_PARALLEL,
+    Candidate,
+    make_candidate,
+    make_candidates,
+)
 from scenarios.plan.sizes import with_sizes
 from scenarios.runs.variants import as_variant, split_variants
 from scenarios.schema.cost.linear import LinearCostConfig
@@ -137,18 +145,28 @@ def _applicable(base: Scenario, setting: Setting, has_policies: bool) -> Iterato
 
 
 def _splits(around: Scenario) -> list[Setting]:
-    """Split the same GPUs into replicas of other sizes: 4 as one of four, two of two. A fleet stays as it is."""
+    """Split the same GPUs into replicas of other sizes: 4 as one of four, two of two. A fleet stays as it is.
+
+    Where the scenario has a pipeline, the GPUs of a replica are also split into stages of other sizes.
+    """
     if around.fleet is not None:
         return [{}]
-    ranks, gpus = around.hardware.tensor_parallel, around.hardware.tensor_parallel * around.replicas
+    own, gpus = around.hardware, around.hardware.gpus * around.replicas
     sizes = [n for n in around.resolve_model().tensor_parallel_choices() if gpus % n == 0 and n <= 8]
-    if len(sizes) < 2 or gpus == 1:
+    if own.pipeline_parallel > 1:
+        depths = [n for n in range(1, min(gpus, around.resolve_model().layers) + 1) if gpus % n == 0]
+        shapes = [(size, stages) for size in sizes for stages in depths if gpus % (size * stages) == 0]
+    else:
+        shapes = [(size, 1) for size in sizes]
+    if len(shapes) < 2 or gpus == 1:
         return [{}]
     found: list[Setting] = [{}]
-    for size in sizes:
-        setting: Setting = {TENSOR_PARALLEL: size, REPLICAS: gpus // size}
+    for size, stages in shapes:
+        depth = {PIPELINE_PARALLEL: stages} if own.pipeline_parallel > 1 else {}
+        link = {"hardware.pipeline_link": None} if depth and stages == 1 and own.pipeline_link else {}
+        setting: Setting = {TENSOR_PARALLEL: size, **depth, **link, REPLICAS: gpus // (size * stages)}
         with suppress(InputError):  # it does not fit, or has no measured kernels
-            if size != ranks:
+            if (size, stages) != (own.tensor_parallel, own.pipeline_parallel):
                 build(make_candidate(around, setting).scenario)
                 found.append(setting)
     return found

@@ -6,6 +6,7 @@ from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import STEADY
 from scenarios.plan.wording import bounds_text, change, described, money, rate_text
+from scenarios.prediction.words import prediction_words
 
 _SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
 
@@ -111,6 +112,8 @@ def below(plan: Plan) -> list[str]:
             edge = ": at the edge of saturation, where a few per cent of the step times decide"
         moves = f"{change(best.slower)} if steps are 5 % slower, {change(best.faster)} if faster"
         lines.append(f"unsure:  the rate moves by {moves}{edge}")
+    if best.prediction is not None:
+        lines.append(f"within:  {prediction_words(best.prediction)}")
     if best.rate_at_best is not None and best.bounds is not None:
         share = best.bounds.value / best.rate_at_best
         reached = f"this is {share:.0%} of it" if share <= 1 else "a run this short ends before its queue is full"

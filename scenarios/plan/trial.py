@@ -12,6 +12,7 @@ import numpy as np
 
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import COST, Goal
+from scenarios.plan.pessimism import AS_PRICED, Longer, longer
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
@@ -103,7 +104,7 @@ class Laboratory:
     """Runs trials and counts them. `goals` are those of the plan; `STEADY` is added.
 
     `load` is the rate that answers are held against, the scenario's unless given; drawn traffic has several `seeds`.
-    What `tried` keeps is not run again.
+    What `tried` keeps is not run again. `confidence` is the probability of the interval whose pessimistic end counts.
     """
 
     def __init__(
@@ -114,7 +115,10 @@ class Laboratory:
         load: float | None = None,
         seeds: int = 1,
         tried: Keeper | None = None,
+        confidence: float | None = None,
     ) -> None:
+        self.confidence = confidence
+        self._longer: dict[int, tuple[Candidate, Longer]] = {}
         self.traffic = traffic
         self.goals = (*goals, STEADY)
         self.load = traffic.rate if load is None else load
@@ -134,6 +138,16 @@ class Laboratory:
         """True if the budget is over."""
         return self.cpu_s >= self._budget_s
 
+    def longer(self, candidate: Candidate) -> Longer:
+        """Return how much longer than priced a candidate's steps are taken to be. InputError as `longer` raises it."""
+        if self.confidence is None:
+            return AS_PRICED
+        _, found = self._longer.get(id(candidate.scenario), (None, None))
+        if found is None:
+            found = longer(candidate, self.confidence)
+            self._longer[id(candidate.scenario)] = candidate, found  # kept with what the key is of
+        return found
+
     def run(
         self,
         candidate: Candidate,
@@ -144,8 +158,12 @@ class Laboratory:
         piece: int = 0,
         early_stop: bool = True,
         traffic: Traffic | None = None,
+        as_priced: bool = False,
     ) -> Trial:
         """Run a candidate at a rate, with a `piece` of so many requests or all; `traffic` in place of its own.
+
+        Steps take as long as the pessimistic end of the prediction says, if the plan has a confidence and it is not
+        `as_priced`.
 
         Raises InputError as `run` does.
         """
@@ -156,12 +174,15 @@ class Laboratory:
         if scenario.seed != chosen_seed:
             scenario = scenario.model_copy(update={"seed": chosen_seed})
 
+        later = AS_PRICED if as_priced else self.longer(candidate)
+
         def made() -> Trial:
-            return self._made(candidate, scenario, traffic, rate, piece, early_stop)
+            return self._made(candidate, scenario, traffic, rate, piece, early_stop, later)
 
         if self._tried is None:
             return made()
-        key = self._tried.key(traffic.scenario_at(scenario, rate), self.goals, piece, early_stop)
+        how = () if later == AS_PRICED else (later.steps, later.first_tokens)
+        key = self._tried.key(traffic.scenario_at(scenario, rate), self.goals, piece, early_stop, *how)
         if (kept := self._tried.get(key, self.goals)) is not None:
             return replace(kept, again=lambda: made().records)
         trial = made()
@@ -169,20 +190,34 @@ class Laboratory:
         return trial
 
     def _made(
-        self, candidate: Candidate, scenario: Scenario, traffic: Traffic, rate: float, piece: int, early_stop: bool
+        self,
+        candidate: Candidate,
+        scenario: Scenario,
+        traffic: Traffic,
+        rate: float,
+        piece: int,
+        early_stop: bool,
+        later: Longer,
     ) -> Trial:
         chosen_seed = scenario.seed
         workload = traffic.workload(rate, chosen_seed, piece)
         watch = watcher(self.goals, scenario, workload) if early_stop else None
         count = scenario.replicas
         try:
-            records = records_of(scenario, workload, watch=watch)
+            records = records_of(scenario, workload, watch=watch, step_time=later.steps)
         except HopelessError:
             return Trial(rate, count, chosen_seed, False, _OVER, self.goals[0], self.goals)
-        return self._judged(candidate, records, rate, count, chosen_seed, scenario.resolve_slo())
+        return self._judged(candidate, records, rate, count, chosen_seed, scenario.resolve_slo(), later)
 
     def _judged(
-        self, candidate: Candidate, records: Records, rate: float, replicas: int, seed: int, slo: Slo | None
+        self,
+        candidate: Candidate,
+        records: Records,
+        rate: float,
+        replicas: int,
+        seed: int,
+        slo: Slo | None,
+        later: Longer,
     ) -> Trial:
         cuts = candidate.scenario.measure.window(records)
         window = measured_window(records, **cuts)
@@ -207,7 +242,8 @@ class Laboratory:
                 values.append(cost)
             else:
                 of = goal.about.of
-                values.append(None if of is None else of(samples[goal.class_name]))
+                value = None if of is None else of(samples[goal.class_name])
+                values.append(value if value is None or later.of(goal) == 1.0 else later.of(goal) * float(value))
         excesses = [goal.excess(value) for goal, value in zip(self.goals, values, strict=True)]
         worst = int(np.argmax(excesses))
         return Trial(
@@ -219,7 +255,7 @@ class Laboratory:
             self.goals[worst],
             self.goals,
             tuple(values),
-            tuple(_tail(goal, samples[goal.class_name]) for goal in self.goals),
+            tuple(later.of(goal) * _tail(goal, samples[goal.class_name]) for goal in self.goals),
             cost,
             len(rejected) / max(len(records.requests.row), 1),
             next(iter(rejected.values()), ""),

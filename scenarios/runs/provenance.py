@@ -54,6 +54,7 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
         "model": scenario.resolve_model().name,
         "gpu": scenario.resolve_gpu().name,
         "tensor_parallel": scenario.hardware.tensor_parallel,
+        **({"pipeline_parallel": stages} if (stages := scenario.hardware.pipeline_parallel) > 1 else {}),
         "replicas": group.replicas,
         "cost": {"kind": _kind(scenario), **_cost(scenario, cost)},
         **_around(scenario, cost),

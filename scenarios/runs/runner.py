@@ -10,6 +10,7 @@ from scenarios.assembly.engine_policy import policies_label, resolved_yaml
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
 from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
 from scenarios.assembly.workloads import build_workload, check_content
+from scenarios.prediction.prediction import prediction_entry
 from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
 from scenarios.runs.user_code_errors import blamed
@@ -81,9 +82,7 @@ def run_on(
     Every step takes `step_time` times what it costs. Raises InputError as `run` does.
     """
     check_content(scenario, workload)
-    fleet = build_fleet(scenario)
-    if step_time != 1.0:
-        fleet = tuple(built.at_step_time(step_time) for built in fleet)
+    fleet = _at_step_time(build_fleet(scenario), step_time)
     total = 0 if workload.answers_back else len(workload)
     told = None if progress is None else progress(policies_label(scenario), total)
     done = _simulate(
@@ -125,6 +124,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             **acceptance_by_position(records, **cuts),
             **entries(found),
             **({} if warmup is None else {WARMUP: warmup.entry()}),
+            **prediction_entry(scenario, fleet, records, summary),
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
@@ -132,13 +132,19 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
     )
 
 
-def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = None) -> Records:
+def records_of(
+    scenario: Scenario, workload: Workload, *, watch: Watch | None = None, step_time: float = 1.0
+) -> Records:
     """Return the records of a run, without its summary. `watch` may end the run by an exception of its own.
 
-    Raises InputError as `run` does, but for requests that never fit.
+    Every step takes `step_time` times what it costs. Raises InputError as `run` does, but for requests that never fit.
     """
     check_content(scenario, workload)
-    return _simulate(scenario, workload, build_fleet(scenario), watch=watch).at_clients()
+    return _simulate(scenario, workload, _at_step_time(build_fleet(scenario), step_time), watch=watch).at_clients()
+
+
+def _at_step_time(fleet: tuple[BuiltGroup, ...], step_time: float) -> tuple[BuiltGroup, ...]:
+    return fleet if step_time == 1.0 else tuple(built.at_step_time(step_time) for built in fleet)
 
 
 def _simulate(

@@ -7,10 +7,9 @@ larger in TTFT, and during an overload it adds up. Step costs are seldom better 
 from dataclasses import dataclass
 
 from scenarios.assembly.workloads import build_workload
+from scenarios.prediction.prediction import has_loops
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on
-from scenarios.schema.scenario import Scenario
-from scenarios.schema.workload import GeneratedWorkload
 
 STEP = 0.05
 BUSY = 0.9
@@ -41,16 +40,9 @@ def may_hang(result: Result) -> bool:
     """
     summary = result.summary
     busy, ttft_ms, queue_ms = (summary[key] for key in ("busy_fraction", "mean_ttft_ms", "mean_queue_time_ms"))
-    if not busy or not ttft_ms or queue_ms is None or _has_loops(result.scenario):
+    if not busy or not ttft_ms or queue_ms is None or has_loops(result.scenario):
         return False
     return bool(busy >= BUSY and queue_ms >= WAITING * ttft_ms)
-
-
-def _has_loops(scenario: Scenario) -> bool:
-    workload = scenario.workload
-    if not isinstance(workload, GeneratedWorkload):
-        return False
-    return any(getattr(each.arrival, "process", "") == "closed_loop" for each in workload.all_classes())
 
 
 def is_cheap(result: Result) -> bool:

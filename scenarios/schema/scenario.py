@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import doc
-from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
 from scenarios.schema.around import FrontEndConfig, HostConfig
@@ -21,6 +30,7 @@ from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.measure import Measure
+from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
@@ -32,6 +42,7 @@ from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, custom_gpu, find_gpu
 from simulator.hardware.models import Model, custom_model, find_model
+from simulator.hardware.stages import layers_of_stages
 from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
@@ -71,7 +82,15 @@ class Hardware(Strict):
         JsonSchema(gpu_schema),
         doc("GPU of the server: a name of `batchlab list gpus`, or a mapping of figures"),
     ] = "h200"
-    tensor_parallel: Annotated[int, Field(ge=1, le=1024), doc("GPUs of a replica")] = 1
+    tensor_parallel: Annotated[
+        int, Field(ge=1, le=1024), doc("GPUs of a replica, or of each stage of its pipeline")
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Field(ge=1, le=1024), doc("stages of a replica, each with a part of the layers; 1: no pipeline")
+    ] = 1
+    pipeline_link: Annotated[PipelineLink | None, doc("link between the stages of a pipeline; null: its defaults")] = (
+        None
+    )
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), doc("share of each GPU's memory for the server")] = 0.9
     num_gpu_blocks: Annotated[
         Annotated[int, Field(ge=2, le=10**9)] | None,
@@ -86,6 +105,19 @@ class Hardware(Strict):
     enable_expert_parallel: Annotated[
         bool, doc("replicas are data-parallel ranks that share the experts and step together")
     ] = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the pipeline out where there is none."""
+        found: dict[str, Any] = dump(self)
+        if self.pipeline_parallel == 1 and self.pipeline_link is None:
+            return {key: value for key, value in found.items() if key not in ("pipeline_parallel", "pipeline_link")}
+        return found
 
 
 def _workload_tag(value: object) -> str:
@@ -179,7 +211,9 @@ class Scenario(Strict):
         JsonSchema(engine_schema),
         doc("batching policy and its parameters"),
     ] = BuiltInEngine()
-    replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` GPUs")] = 1
+    replicas: Annotated[
+        int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` x `pipeline_parallel` GPUs")
+    ] = 1
     fleet: Annotated[
         Annotated[list[GroupConfig], Field(min_length=1)] | None,
         doc("groups of different replicas, instead of `replicas`"),
@@ -218,6 +252,8 @@ class Scenario(Strict):
             del found["measure"]["metrics"]
         if self.hardware.kv_offload is None:
             del found["hardware"]["kv_offload"]
+        if self.kv_transfer is not None and self.kv_transfer.connector is None:
+            found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
 
     def resolved_around(self) -> dict[str, Any]:
@@ -336,4 +372,8 @@ class Scenario(Strict):
             self.resolve_model().local_kv_heads(self.hardware.tensor_parallel)
         except InputError as error:
             raise refusal(error.message, error.hint, key="hardware.tensor_parallel") from None
+        try:
+            layers_of_stages(self.resolve_model().layers, self.hardware.pipeline_parallel)
+        except InputError as error:
+            raise refusal(error.message, error.hint, key="hardware.pipeline_parallel") from None
         return self

@@ -16,7 +16,6 @@ _TAKEN = {
 BELONGS: Mapping[str, str] = {
     **_TAKEN,
     "model": "is the top-level `model`",
-    "pipeline_parallel_size": "has no counterpart: a replica is one pipeline stage; see `hardware.tensor_parallel`",
     "swap_space": "is `hardware.swap_space_gib`",
     "dtype": "is of the model: `model: {base: NAME, dtype_bytes: 2}` (1 for fp8, 4 for float32)",
     "quantization": "is of the model: `model: {base: NAME, dtype_bytes: 1}` for fp8 weights",

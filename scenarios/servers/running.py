@@ -100,6 +100,7 @@ def read_log(text: str, place: str) -> Start | None:
         if len(words) == 2 and "model" in settings:
             words.append(str(settings["model"]))
         for name, key in (("tensor_parallel_size", "hardware.tensor_parallel"),
+                          ("pipeline_parallel_size", "hardware.pipeline_parallel"),
                           ("enable_prefix_caching", "engine.enable_prefix_caching")):  # fmt: skip
             if name in settings:
                 said[key] = (settings[name], f"{place}: the engine's line")

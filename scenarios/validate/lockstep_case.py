@@ -26,8 +26,9 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
     """
     if scenario.num_replicas != 1:
         raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
-    if scenario.hardware.tensor_parallel != 1:
-        raise scenario.error("hardware.tensor_parallel", "a lockstep has one GPU", "--set hardware.tensor_parallel=1")
+    for key in ("tensor_parallel", "pipeline_parallel"):
+        if getattr(scenario.hardware, key) != 1:
+            raise scenario.error(f"hardware.{key}", "a lockstep has one GPU", f"--set hardware.{key}=1")
     if scenario.engine.swap_overlap:
         what = "the real backend moves blocks before the step, not beside it"
         raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")

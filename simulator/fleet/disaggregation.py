@@ -5,6 +5,9 @@ token is the prefilling replica's, so TTFT ends there (DistServe, Splitwise; vLL
 sample it again). The prefilling replica keeps the KV until its transfer has ended; that begins when the decoding one
 has taken blocks, so where decoding lacks memory, prefilling comes to lack it too. An abort during a transfer lets the
 transfer end, and then frees both sides. A request of a single token has no second half.
+
+Decoding replicas with a pull connector (`simulator.engine.connector.pull`) do as vLLM's do: they queue the whole
+request, load what their own prefix cache lacks of the prompt, and sample the first token again: TTFT ends there.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +18,13 @@ from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
+from simulator.engine.connector.pull import Pull, Remote
+from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.engine.speculative.replica import SpeculativeReplica
+from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.request import Request
@@ -39,12 +45,14 @@ class _Half:
     ready_s: float = 0.0
     sending: bool = False
     is_gone: bool = False  # its client has left
+    pulled: bool = False  # the decoding replica has the request, and loads its KV by itself
 
 
 class Disaggregation:
     """Gives requests to pairs of replicas: the `Servers` of clients.
 
-    `prefill` and `decode` choose among the replicas of their side; `block_bytes` is the size of a block by replica.
+    `prefill` and `decode` choose among the replicas of their side; `block_bytes` is the size of a block by replica;
+    `fails` says of which requests the load fails, where replicas pull.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Disaggregation:
         block_bytes: Sequence[int],
         recorder: Recorder,
         on_end: OnEnd | None,
+        fails: Callable[[int], bool] = lambda row: False,
     ) -> None:
         self._clock = clock
         self._prefill = prefill
@@ -72,11 +81,19 @@ class Disaggregation:
         self.replicas = prefill.replicas
         self._between: dict[int, _Half] = {}  # by row, until it joins the decoding batch or ends
         self._imports: dict[int, Imports] = {}
+        self._fails = fails
+        self._pulls: dict[int, Pull] = {}
         for load in prefill.replicas:
             replicas[load.index].hand_over_to(self._hand_over)
         for load in decode.replicas:
             replica = replicas[load.index]
-            replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
+            if isinstance(replica, ConnectedReplica):
+                if not isinstance(replica.connector, Pull):
+                    raise InputError(f"replica {load.index} decodes alone, and offloads: it is not put together so")
+                self._pulls[load.index] = replica.connector
+                replica.connector.attach(self._pull)
+            else:
+                replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
 
     # Servers
 
@@ -103,14 +120,16 @@ class Disaggregation:
             self._abort_late(replica, row)
         elif half.prefilled is None:
             self._intakes[half.source].abort(row)
+        elif half.pulled:
+            self._intakes[half.target].abort(row)
         elif not half.is_gone:
             self._abort(half, half.prefilled)
 
     def has_begun(self, replica: int, row: int) -> bool:
         """True if the client of a request got its first token before now."""
         half = self._between.get(row)
-        if half is not None:
-            return half.prefilled is not None
+        if half is not None and not half.pulled:
+            return half.prefilled is not None and half.target not in self._pulls
         return self._intakes[replica].has_begun(row)
 
     # From one to the other
@@ -121,13 +140,18 @@ class Disaggregation:
         if half is None:
             return False
         half.prefilled, half.blocks, half.ready_s = live, blocks, self._clock.now
-        if self.on_prefilled is not None:
+        if self.on_prefilled is not None and half.target not in self._pulls:
             self.on_prefilled(live.row, live.last_token_s)
         self._clock.call(self._clock.now, partial(self._offer, half, live), FOLLOW_UP)
         return True
 
     def _offer(self, half: _Half, live: RequestState) -> None:
-        if not half.is_gone:
+        if half.target in self._pulls and not half.is_gone:
+            half.pulled = True
+            self._expect(half.target, -1)
+            self._pulls[half.target].offer(live.row, Remote(fails=self._fails(live.row)))
+            self._intakes[half.target].submit(half.request)
+        elif not half.is_gone:
             self._imports[half.target].offer(half.request, live)
             self._intakes[half.target].wake()
 
@@ -152,6 +176,29 @@ class Disaggregation:
             self._end_in(half.target, imports, row)
         self._intakes[half.target].wake()
 
+    def _pull(self, row: int, blocks: int) -> float:
+        """A decoding replica loads so many blocks, the last of the request's; returns when they are there."""
+        half = self._between[row]
+        if not blocks:
+            self._leave(half)
+            return self._clock.now
+        half.sending = True
+        size = blocks * self._block_bytes[half.target]
+        start_s, end_s = self._link.send(size, partial(self._leave, half))
+        entry = (row, half.source, half.target, blocks, size, half.ready_s, start_s, end_s)
+        self._recorder.transfers.add(entry)
+        return end_s
+
+    def _leave(self, half: _Half) -> None:
+        """What is needed of a request's KV has left the replica that prefilled it."""
+        del self._between[half.request.row]
+        self._intakes[half.source].free_blocks(half.request.row, half.blocks)
+
+    def _left(self, half: _Half) -> None:
+        """A request has ended at its decoding replica before it asked for its KV."""
+        if half.request.row in self._between:
+            self._leave(half)
+
     def _forget(self, row: int) -> None:
         self._expect(self._between.pop(row).target, -1)
 
@@ -163,8 +210,13 @@ class Disaggregation:
 
     def request_ended(self, row: int) -> None:
         """A request has ended at a replica; if that was the first half, there is no second."""
-        if row in self._between:
+        half = self._between.get(row)
+        if half is None:
+            return
+        if not half.pulled:
             self._forget(row)
+        elif not half.sending:
+            self._clock.call(self._clock.now, partial(self._left, half), FOLLOW_UP)
 
     def _abort(self, half: _Half, prefilled: RequestState) -> None:
         half.is_gone = True

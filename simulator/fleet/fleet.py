@@ -196,6 +196,7 @@ def _check_pipeline(group: ReplicaGroup) -> None:
     """Raise InputError for what a pipeline is not put together with."""
     others = {
         "drafts": group.speculation is not None,
+        "a connector": group.connector is not None,
         "data-parallel ranks that step together": group.group_cost is not None,
         "prefill and decode apart": group.role != "both",
     }
@@ -211,7 +212,7 @@ def _check_connector(group: ReplicaGroup) -> None:
         "a pipeline": group.pipeline is not None,
         "data-parallel ranks that step together": group.group_cost is not None,
         "autoscaling": group.autoscaling is not None,
-        "prefill and decode apart": group.role != "both",
+        "a group that prefills alone": group.role == "prefill",
     }
     if found := [name for name, is_there in others.items() if is_there]:
         what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"

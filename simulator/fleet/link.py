@@ -14,10 +14,14 @@ from simulator.engine.clock import URGENT, Clock
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """`latency_s` is added to each transfer and does not keep the link busy."""
+    """`latency_s` is added to each transfer and does not keep the link busy.
+
+    `fails` says of which requests, by row, a load by a pull connector fails.
+    """
 
     bytes_per_s: float = 50e9  # one port of 400 Gbit/s
     latency_s: float = 0.0
+    fails: Callable[[int], bool] | None = None
 
 
 class Link:

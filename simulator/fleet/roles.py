@@ -47,7 +47,7 @@ def _check(group: ReplicaGroup) -> None:
     if group.role == "decode":
         if not PolicyFeatures.of(type(policy)).preempts:
             raise refused("takes KV memory in advance, or cannot preempt", "engine: {policy: chunked_prefill}")
-        if isinstance(group.make_blocks(1, 0), Cache):
+        if group.connector is None and isinstance(group.make_blocks(1, 0), Cache):
             raise refused("caches prefixes, of which it computes none", "engine: {enable_prefix_caching: false}")
     if group.block_bytes <= 0:
         raise refused("does not say how large its KV blocks are", "block_bytes")
@@ -93,5 +93,10 @@ class Roles:
             [group.block_bytes for group in groups for _ in range(group.replicas)],
             recorder,
             self._on_end,
+            speed.fails or _none_fails,
         )
         return self._servers
+
+
+def _none_fails(row: int) -> bool:
+    return False

@@ -297,7 +297,10 @@ def _planned_figures(plan: KVPlan, contexts: Sequence[int]) -> dict[str, Any]:
 
 def kv_table(figures: Mapping[str, Any]) -> str:
     """`kv_figures` as text for a terminal, without a final newline."""
-    gpus = f"{figures['tensor_parallel']} x {figures['gpu']}" if figures["tensor_parallel"] > 1 else figures["gpu"]
+    stages = figures.get("stages", ())
+    count = figures["tensor_parallel"] * max(len(stages), 1)
+    gpus = f"{count} x {figures['gpu']}" if count > 1 else figures["gpu"]
+    of_stage = f" in the stage of {len(stages)} with the fewest blocks" if stages else ""
     rows = [
         ("memory", f"{figures['gpu_memory_gib']:.2f}", "GiB"),
         ("for the server", f"{figures['budget_gib']:.2f}", f"GiB  {figures['gpu_memory_utilization']:g} of it"),
@@ -322,8 +325,19 @@ def kv_table(figures: Mapping[str, Any]) -> str:
         rows.append((name, f"{sum(layers)}", f"layers in blocks of {size:,}{tables}"))
     if "kv_groups" in figures:
         rows.append(("concurrency", f"{figures['max_concurrency']:.2f}", f"x {figures['max_model_len']:,} tokens"))
-    lines = [f"{figures['model']} on {gpus}: {figures['parameters'] / 1e9:.2f} billion parameters", "", "per GPU"]
+    lines = [
+        f"{figures['model']} on {gpus}: {figures['parameters'] / 1e9:.2f} billion parameters",
+        "",
+        f"per GPU{of_stage}",
+    ]
     lines += [f"  {name:<18}{value:>12} {unit}".rstrip() for name, value, unit in rows]
+    if stages:
+        lines += ["", f"  {'stage':>5} {'layers':>8} {'weights GiB':>12} {'KV GiB':>8} {'blocks that fit':>16}"]
+        lines += [
+            f"  {number:>5} {each['layers']:>8} {each['weights_gib']:>12.2f} {each['kv_gib']:>8.2f} "
+            f"{each['num_gpu_blocks']:>16,}"
+            for number, each in enumerate(stages)
+        ]
     lines += ["", "requests that fit at the same time", f"  {'context':>12} {'requests':>12}"]
     lines += [f"  {context:>12,} {count:>12,}" for context, count in figures["requests_that_fit"].items()]
     return "\n".join(lines)

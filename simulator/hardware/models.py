@@ -199,7 +199,5 @@ def _check(model: Model) -> None:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):
         raise InputError("model: dense_layers and dense_intermediate come together")
-    if model.qk_norm_whole and not model.qk_norm:
-        raise InputError("model: qk_norm_whole needs qk_norm")
     if (model.q_lora_rank or model.rope_head_dim) and not model.kv_lora_rank:
         raise InputError("model: q_lora_rank and rope_head_dim need kv_lora_rank (multi-head latent attention)")

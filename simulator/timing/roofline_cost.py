@@ -16,7 +16,7 @@ Each GPU of a tensor-parallel group does its part of the heads, widths and vocab
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.hardware.stages import Stage
 from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
 from simulator.timing.floor import TABULATED, StepFloor, lines_below
@@ -36,6 +37,8 @@ LOGIT_BYTES = 10
 """Traffic for one logit: bf16 written and read, float32 written and read by the sampler once (2 + 2 + 4 + 2)."""
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
 """Shares of a datasheet's peaks that matrix products reach: see `Roofline`."""
+LINK_EFFICIENCY = 0.6
+"""The share of a link's bandwidth that transfers between GPUs reach: see `Roofline`."""
 NVLINK_GB_S = 100.0
 """Links at least this fast are NVLink or Infinity Fabric, where a one-shot all-reduce kernel takes over from NCCL."""
 
@@ -69,7 +72,7 @@ class Roofline:
     gemm_efficiency: float = GEMM_EFFICIENCY
     attention_efficiency: float = 0.55
     bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
-    link_efficiency: float = 0.6
+    link_efficiency: float = LINK_EFFICIENCY
     layer_overhead_s: float = 30e-6
     host_s: float = 300e-6
     host_per_seq_s: float = 0.0
@@ -192,6 +195,10 @@ class Roofline:
             for at_once, token in lines_below(tokens, seconds)
             for attention in waits
         ]
+
+    def stage(self, stage: Stage) -> "Roofline":
+        """The cost of a stage of the model. See `simulator.timing.pipeline_cost.Staged`."""
+        return replace(self, model=stage.model)
 
     def by_resource_s(
         self, tokens: Floats, rows: Floats, decode_context: Floats, prefill_tokens: Floats, pairs: Floats

@@ -6,12 +6,12 @@ from typing import Any
 
 from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.offloading import Offloading
+from simulator.engine.connector.pull import Pull, PullConfig, Remote
 from simulator.engine.connector.replica import MakeConnector
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.offload import OffloadConfig
 from simulator.simulate import simulate_fleet
 from tests.parity.cases import Memory, cost_of, policy_of, workload_of
-from tests.parity.pull import Pull, PullConfig, Remote
 
 Case = Mapping[str, Any]
 _MILLION = 1_000_000

@@ -28,10 +28,10 @@ def with_ids(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(case: Mapping[str, Any], *, fast_forward: bool = True, by_id: bool = False) -> list[dict[str, Any]]:
-    """The batches of a replica whose stages all take the step cost of the case."""
+    """The batches of a replica whose stages all take the step cost of the case, and wait for nothing but each other."""
     given, cost = with_ids(case), case["cost"]
     stage = Linear(cost["a"], cost["b"], cost["c"])
-    pipe = PipelineCost((stage,) * case["config"]["stages"], cost["hop"], idle_s=cost["idle"])
+    pipe = PipelineCost((stage,) * case["config"]["stages"], cost["hop"], idle_s=cost["idle"], waits_for_tokens=False)
     run = simulate_fleet(
         workload_of(given), [group_of(given, by_id=by_id, pipeline=pipe)], fast_forward=fast_forward, log_decisions=True
     )

@@ -17,12 +17,17 @@ VARIABLE = "BATCHLAB_SGLANG_PYTHON"
 DRIVER = Path(__file__).with_name("sglang_driver.py")
 
 
+def missing() -> str | None:
+    """Why SGLang cannot be asked, or None."""
+    named = os.environ.get(VARIABLE)
+    return None if named and shutil.which(named) else f"{VARIABLE} names no python with SGLang"
+
+
 def python() -> str:
     """The interpreter that has SGLang; skips the test, saying so, where none is named."""
-    named = os.environ.get(VARIABLE)
-    if named is None or shutil.which(named) is None:
-        pytest.skip(f"{VARIABLE} names no python with SGLang")
-    return named
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    return os.environ[VARIABLE]
 
 
 def answers(cases: Iterable[Case], harness: Path) -> Iterator[Iterator[dict[str, Any]]]:

@@ -51,7 +51,7 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
     assert list(differences(kind, range(1, 60, 4))) == []
 
 
-OFFLOADING, PULL, COPIER = "engine.connector.offloading", "tests.parity.pull", "engine.connector.copier"
+OFFLOADING, PULL, COPIER = "engine.connector.offloading", "engine.connector.pull", "engine.connector.copier"
 PLANS, RESULTS, PLAN = "engine.connector.plans", "engine.connector.results", "policies.chunked_prefill.connected"
 TIER, LRU, ARC = "memory.offload.tier", "memory.offload.lru", "memory.offload.arc"
 RULES = [
@@ -112,7 +112,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 def test_each_rule_is_needed(
     kind: str, seed: int, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = broken(module if module == PULL else f"simulator.{module}", old, new)
+    made = broken(f"simulator.{module}", old, new)
     user, name = PARTS[module]
     monkeypatch.setattr(user, name, getattr(made, name))
     if module == PLANS:

@@ -56,9 +56,9 @@ QUEUE, REPLICA, REQUEST = "engine.pipeline.batch_queue", "engine.pipeline.replic
 PLAN, RESULTS = "policies.chunked_prefill.drafted", "engine.speculative.results"
 RULES = [
     (QUEUE, "len(queue) == replica.depth", "len(queue) == max(1, replica.depth - 1)"),
-    (QUEUE, "or not (executed or replica.has_work)", "or not executed"),
-    (QUEUE, "if not executed and replica.idle_s > 0 and replica.has_work:", "if False:"),
-    (QUEUE, "replica.idle_s > 0 and replica.has_work:", "replica.idle_s > 0:"),
+    (QUEUE, "or not (executed or replica.has_work(called_s))", "or not executed"),
+    (QUEUE, "if not executed and replica.idle_s > 0 and replica.has_work(called_s):", "if False:"),
+    (QUEUE, "replica.idle_s > 0 and replica.has_work(called_s):", "replica.idle_s > 0:"),
     (QUEUE, "                queue.append(batch)\n", "                if batch.shape.tokens: queue.append(batch)\n"),
     (REPLICA, "self._stages + self._overlaps", "self._stages"),
     (REPLICA, "decode_clock.plans + self._stages", "decode_clock.plans + 1"),

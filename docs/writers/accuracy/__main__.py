@@ -1,8 +1,9 @@
 """Score the scenarios of measured runs, and compare with the figures last committed: `make accuracy`.
 
-    python -m docs.writers.accuracy [--engine vllm] [--every 4] [--rows FILE] [--write]
+    python -m docs.writers.accuracy [--engine vllm] [--every 4] [--rows FILE] [--write] [--again FILE ...]
 
-Exit code 1 where a cell has become worse. `--every N` takes each N-th row; figures are kept for the whole alone.
+Exit code 1 where a cell has become worse. `--every N` takes each N-th row; figures are kept for the whole alone, and
+with them the residuals that intervals are made of. `--again` takes rows that were scored before.
 """
 
 import argparse
@@ -10,12 +11,23 @@ import json
 import sys
 from pathlib import Path
 
-from docs.writers.accuracy.served import ENGINES, read_rows
-from docs.writers.accuracy.served_score import by, figures, reasons, score, table, worse, write_rows
+from docs.writers.accuracy.residuals import write
+from docs.writers.accuracy.served import ENGINES, Row, read_rows
+from docs.writers.accuracy.served_score import (
+    FIGURES,
+    by,
+    figures,
+    read_rows_again,
+    reasons,
+    score,
+    table,
+    worse,
+    write_rows,
+)
 from scenarios.places import shared_folder
 from simulator.errors import InputError
 
-FIGURES = Path(__file__).with_name("figures.json")
+EVERY_ROOFLINE = 8  # rows that are priced by the roofline too
 ROWS = "measured/ground_truth/silicon"
 
 
@@ -26,13 +38,15 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th row of a cell alone")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="write each row with its errors there (JSON lines)")
     parser.add_argument("--write", action="store_true", help="keep the figures, for later runs to be compared with")
+    parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="rows of --rows, not scored again")
     asked = parser.parse_args()
     folder = shared_folder() / ROWS
-    rows = []
-    for engine in [asked.engine] if asked.engine else ENGINES:
-        ordered = sorted(read_rows(folder, engine), key=lambda row: (row.cell, row.tensor_parallel, row.isl, row.name))
-        rows += ordered[:: asked.every]
-    scored = [score(row) for row in rows]
+    engines = [asked.engine] if asked.engine else [*ENGINES]
+    ordered = [_ordered(read_rows(folder, engine)) for engine in engines]
+    if asked.again:
+        scored = read_rows_again(asked.again)
+    else:
+        scored = [score(row) for rows in ordered for row in rows[:: asked.every]]
     if asked.rows is not None:
         write_rows(scored, asked.rows)
     for lines in (table(scored, lambda row: row.engine), table(scored, lambda row: row.cell), reasons(scored)):
@@ -40,14 +54,22 @@ def main() -> int:
     if asked.every > 1:
         return 0
     now = {cell: figures(some) for cell, some in by(scored, lambda row: row.cell).items()}
-    before = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     if asked.write:
-        FIGURES.write_text(json.dumps(before | now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        whole = {engine: figures(some) for engine, some in by(scored, lambda row: row.engine).items()}
+        kept = {"engines": whole, "cells": now}
+        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        by_roofline = [score(row, cost={"kind": "roofline"}) for rows in ordered for row in rows[::EVERY_ROOFLINE]]
+        write(scored, by_roofline)
         return 0
+    before = json.loads(FIGURES.read_text(encoding="utf-8"))["cells"] if FIGURES.exists() else {}
     found = worse(now, before)
     for line in found:
         print(f"worse: {line}", file=sys.stderr)
     return 1 if found else 0
+
+
+def _ordered(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row.cell, row.tensor_parallel, row.isl, row.name))
 
 
 if __name__ == "__main__":

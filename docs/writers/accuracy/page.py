@@ -39,6 +39,9 @@ here. This was fitted or assumed:
   more than any other assumption here; the last tables show how much.
 - The two constants of the closed-loop runs by profile are fitted to the runs of concurrency {low} and less, and scored
   on the others. Nothing was fitted to the runs by tables.
+
+[Runs of real servers](served.md) has 2,012 public runs of vLLM, SGLang and TensorRT-LLM by cell, which rows of them
+were seen, and how often the intervals of `prediction` hold.
 """
 _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** For the {} without a
   given version, Llama-3.1-70B on H200, the median error is {} %, with the GPU's newest tables, as a scenario takes

@@ -82,10 +82,12 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "zhipuai/GLM-5": _GLM_5,
 }
 BLOCKS = (
-    "MiniMaxAI/MiniMax-M2.5", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.5-397B-A17B",
-    "zhipuai/GLM-5",
+    "MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-32B", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3",
+    "Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5",
 )  # fmt: skip
 """Models that are published in fp8 with a scale for each block."""
+RECIPE = (4000, 1000)
+"""Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,8 @@ def model_of(row: Row) -> dict[str, Any] | None:
         blackwell = not row.system.startswith("h")
         return {**model, "expert_dtype": "mxfp4_mxfp8", "kv_dtype_bytes": 1} if blackwell else model
     if row.precision == "fp8":
-        return {**model, "dtype_bytes": 1, "matmul_dtype": "fp8_block" if row.model in BLOCKS else "fp8",
+        blocks = row.model in BLOCKS and (row.isl, row.osl) != RECIPE
+        return {**model, "dtype_bytes": 1, "matmul_dtype": "fp8_block" if blocks else "fp8",
                 "kv_dtype_bytes": 2 if row.model in BLOCKS and row.system.startswith("h") else 1}  # fmt: skip
     if row.precision == "fp4":
         if "experts" not in model and model.get("base") not in ("deepseek-v3", "kimi-k2"):

@@ -4,17 +4,20 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from docs.writers.accuracy.served import WAVES_OF_CLIENT, Row, scenario_of
+from scenarios.prediction.prediction import PREDICTION
 from scenarios.runs.runner import run
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
 
+FIGURES = Path(__file__).with_name("figures.json")
+"""The figures last committed."""
 WAVES = 3
 """So many times the concurrency are the requests of a run."""
 
@@ -34,17 +37,24 @@ class Scored:
     ttft: float = math.nan
     refused: str = ""
     contradiction: str = ""
+    plain_ttft: float = math.nan  # as the run has it, without what flags of the server do that the row does not say
+    e2e: float = math.nan
+    basis: str = ""
+    batch: float = math.nan
 
 
-def score(row: Row, waves: int = WAVES) -> Scored:
+def score(row: Row, waves: int = WAVES, cost: Mapping[str, Any] | None = None) -> Scored:
     """Simulate a row. The means of TPOT and TTFT are compared, as `_mean_ms` takes them."""
     if row.contradiction:
         return Scored(row, contradiction=row.contradiction)
     scenario = scenario_of(row, waves)
     if scenario is None:
         return Scored(row, refused=KIND)
+    if cost is not None:
+        scenario["cost"] = dict(cost)
     try:
-        records = run(scenario).records
+        result = run(scenario)
+        records = result.records
     except InputError as error:
         return Scored(row, refused=error.message)
     except ArithmeticError as error:
@@ -53,8 +63,17 @@ def score(row: Row, waves: int = WAVES) -> Scored:
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
     tpot_ms = _mean_ms(tpot_s(records), known, row)
-    ttft_ms = _mean_ms(ttft_s(records), known, row) + row.late_steps * tpot_ms
-    return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+    ttft_ms = _mean_ms(ttft_s(records), known, row)
+    steps = (0.9 if row.is_inferencex else 1.0) * row.osl - 1.0
+    return Scored(
+        row,
+        tpot_ms / row.tpot_ms - 1.0,
+        (ttft_ms + row.late_steps * tpot_ms) / row.ttft_ms - 1.0,
+        plain_ttft=ttft_ms / row.ttft_ms - 1.0,
+        e2e=(ttft_ms + steps * tpot_ms) / (row.ttft_ms + steps * row.tpot_ms) - 1.0,
+        basis=result.summary[PREDICTION]["basis"],
+        batch=float(result.summary["mean_batch_size"]),
+    )
 
 
 def _mean_ms(seconds: Any, known: Any, row: Row) -> float:
@@ -119,6 +138,19 @@ def worse(now: Mapping[str, Figures], before: Mapping[str, Figures]) -> list[str
             if one is not None and two is not None and two > one + POINTS and two > one * (1 + SHARE):
                 found.append(f"{cell}: {name} {100 * one:.1f} % -> {100 * two:.1f} %")
     return found
+
+
+def read_rows_again(paths: Iterable[Path]) -> list[Scored]:
+    """Read what `write_rows` wrote, each row once."""
+    found: dict[str, Scored] = {}
+    of_row, of_score = ({each.name for each in fields(kind)} for kind in (Row, Scored))
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            held = json.loads(line)
+            row = Row(**{name: value for name, value in held.items() if name in of_row})
+            rest = {name: value for name, value in held.items() if name in of_score - {"row"}}
+            found[f"{row.engine} {row.name}"] = Scored(row, **rest)
+    return list(found.values())
 
 
 def write_rows(scored: Sequence[Scored], path: Path) -> None:

@@ -43,6 +43,7 @@ _ELSEWHERE_CALLED = {  # other tools' words
     "request_rate": "rate",
     "num_prompts": "requests",
     "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
     "scheduler": "policy",
     "scheduling_policy": "order",
     "max_batch_size": "max_num_seqs",

@@ -36,7 +36,7 @@ class ConnectedBlocks(PrefixCache):
 
     def release(self, row: int) -> None:
         """Free the blocks that a request left."""
-        del self.kept[row]
+        self.kept.pop(row, None)
         super().free(row, 0)
 
 

@@ -33,16 +33,16 @@ class BatchQueueLoop:
         intake.receive(clock.now)
         while True:
             replica.end_aborted(clock.now)
-            executed = False
-            if replica.has_work:
-                batch = replica.schedule(clock.now)
+            executed, called_s = False, clock.now
+            if replica.has_work(called_s):
+                batch = replica.schedule(called_s)
                 queue.append(batch)
                 executed = batch.shape.tokens > 0
             elif not queue:
                 yield intake.rest(inf)
                 intake.woken()
                 continue
-            if len(queue) == replica.depth or not (executed or replica.has_work):
+            if len(queue) == replica.depth or not (executed or replica.has_work(called_s)):
                 oldest = queue.popleft()
                 end_s = oldest.ends_s[-1]
                 if end_s > clock.now and not (self._fast_forward and clock.skip_to(end_s)):
@@ -51,7 +51,7 @@ class BatchQueueLoop:
                 replica.finish_step(oldest)
                 if replica.has_listener and (pause := intake.follow_up()) is not None:
                     yield pause
-            if not executed and replica.idle_s > 0 and replica.has_work:
+            if not executed and replica.idle_s > 0 and replica.has_work(called_s):
                 wake_s = clock.now + replica.idle_s
                 if not (self._fast_forward and clock.skip_to(wake_s)):
                     yield clock.at(wake_s)

@@ -7,11 +7,12 @@ computed before they are known, results that arrive late (`simulator.engine.spec
 - A request whose sampled token has not come back asks for no token. The next chunk of a prompt does not wait.
 - With asynchronous scheduling a token is counted before it comes back, and a request decodes again only as many plans
   later as there are stages, empty plans counted.
+- Such a step is on its way when its token may still be computed: the first stage waits for it.
 - What was in flight of a preempted request is delivered; until then the queue passes it over.
 """
 
 import sys
-from typing import Final
+from typing import Final, cast
 
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
@@ -83,6 +84,7 @@ class PipelinedReplica(SpeculativeReplica):
         self._stages = len(cost.stages)
         self._free_s = [0.0] * self._stages  # when each stage has done what it was given
         self._tells_ends = False  # requests have ended since the last plan, of which the workers are to hear
+        self._waits = self._overlaps and cost.waits_for_tokens
         self.depth = self._stages + self._overlaps
         self.idle_s = cost.idle_s
 
@@ -93,11 +95,15 @@ class PipelinedReplica(SpeculativeReplica):
     def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a plan is to be made: there are requests, or the workers are to hear that some have ended."""
+    def has_work(self, seen_s: float) -> bool:
+        """Whether a plan is to be made: there are requests, or the workers are to hear that some have ended.
+
+        The engine has seen the requests that came by `seen_s`.
+        """
         state = self.state
-        return len(state.running) > 0 or len(state.waiting) > 0 or (self._tells_ends and self.idle_s > 0)
+        if state.running or (self._tells_ends and self.idle_s > 0):
+            return True
+        return any(live.arrival_s <= seen_s for live in state.waiting)
 
     def schedule(self, now_s: float) -> VerifyStep:
         """Plan a batch and give it to the first stage; one without tokens runs no model, and waits for its turn."""
@@ -134,6 +140,8 @@ class PipelinedReplica(SpeculativeReplica):
             return []
         transfer_s = self._cost.transfer_s(shape)
         ready_s, ran = now_s, []
+        if self._waits:
+            ready_s = max(now_s, max([cast(PipelinedRequest, part.live).token_s for part in step.scheduled]))
         for stage, stage_s in enumerate(self._cost.stages_s(shape)):
             start_s = max(ready_s, free_s[stage])
             free_s[stage] = end_s = start_s + stage_s
@@ -141,6 +149,10 @@ class PipelinedReplica(SpeculativeReplica):
             ran.append((start_s, end_s))
         step.start_s = ran[0][0]
         step.ends_s = [free_s[-1]]
+        if self._waits:
+            for part in step.scheduled:
+                if part.samples:
+                    cast(PipelinedRequest, part.live).token_s = free_s[-1] + self._cost.hop_s
         return ran
 
     def _record(self, step: VerifyStep) -> None:

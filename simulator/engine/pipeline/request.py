@@ -8,14 +8,16 @@ from simulator.request_state import DecodeClock
 class PipelinedRequest(DraftingRequest):
     """A request without drafts, of which several steps may be in flight.
 
-    With asynchronous scheduling it decodes again with the plan of the number `decode_from`, at the earliest.
+    With asynchronous scheduling it decodes again with the plan of the number `decode_from`, at the earliest, and the
+    first stage has its last token at `token_s`.
     """
 
-    __slots__ = ("decode_from",)
+    __slots__ = ("decode_from", "token_s")
 
     def __init__(self, request: Request, clock: DecodeClock) -> None:
         super().__init__(request, clock)
         self.decode_from = 0
+        self.token_s = 0.0
 
     @property
     def num_tokens_to_compute(self) -> int:

@@ -32,6 +32,7 @@ _COMMON = (
     Flag("--block-size", "engine.block_size", default=16),
 )
 _RARE = (
+    Flag("--pipeline-parallel-size -pp", "hardware.pipeline_parallel", default=1),
     Flag("--scheduling-policy", "engine.order", default="fcfs", words={"priority": "priority", "fcfs": "fcfs"}),
     Flag("--long-prefill-token-threshold", "engine.long_prefill_token_threshold", default=0),
     Flag(
@@ -92,8 +93,8 @@ NOT_MODELLED = {
     "max-seq-len-to-capture",
     "any number of prompts share a step, as far as max_num_batched_tokens goes; what the first did up to 0.26 is "
     "`engine.max_num_partial_prefills`": "max-num-partial-prefills max-long-partial-prefills",
-    "a replica is one pipeline stage and one context: see `hardware.tensor_parallel`": "pipeline-parallel-size -pp "
-    "*context-parallel-size -dcp -pcp *-interleave-size dcp-*",
+    "a replica has one context: see `hardware.tensor_parallel` and `hardware.pipeline_parallel`": "-dcp -pcp dcp-* "
+    "*context-parallel-size *-interleave-size",
     "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "enforce-eager "
     "compilation-config -O* -cc optimization-level *cudagraph-* performance-mode",
     "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config moe-backend "

@@ -132,10 +132,16 @@ class Asked:
         return StepPlan(preempt=preempt, prefill=tuple(chunks), paused=paused)
 
     def _note_computed(self, view: View, found: Mapping[str, Any]) -> None:
-        """Note what the admitted requests will have computed, as the scheduler sees it."""
+        """Note what the admitted requests will have computed at the next plan, as the scheduler sees it.
+
+        The padding of an admission is rejected by then, unless results come a step later.
+        """
         if view.caches_prefixes:
             cached, scheduled = found["admitted"], found["scheduled"]
-            self._computed = [(self._by_id[name], tokens + scheduled[name]) for name, tokens in cached.items()]
+            padding = found.get("spec", {}) if self._depth == 1 else {}
+            self._computed = [
+                (self._by_id[name], tokens + scheduled[name] - padding.get(name, 0)) for name, tokens in cached.items()
+            ]
 
     def _check_prefixes(self, view: View) -> None:
         """Hold the cached tokens of the last admissions against batchlab's own cache."""

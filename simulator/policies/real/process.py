@@ -11,7 +11,6 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -107,15 +106,11 @@ class EngineProcess:
         return InputError(f"{self.python} ended without an answer: {words[-1] if words else 'it said nothing'}")
 
 
-@cache
 def has_sglang_alone(python: str) -> bool:
-    """Whether this Python has SGLang and no vLLM."""
+    """Whether the environment of this Python has SGLang and no vLLM, by the folders of its packages. It is not run."""
     found = shutil.which(python)
-    if found is None:
-        return False
-    look = "import importlib.util as u; raise SystemExit(3 * (not u.find_spec('vllm') and bool(u.find_spec('sglang'))))"
-    done = subprocess.run([found, "-c", look], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return done.returncode == 3
+    places = [] if found is None else list(Path(found).parents[1].glob("lib/python3*/site-packages"))
+    return any((place / SGLANG).is_dir() for place in places) and not any((place / VLLM).is_dir() for place in places)
 
 
 class SchedulerError(InputError):

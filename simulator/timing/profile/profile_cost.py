@@ -8,16 +8,18 @@ lines over the mean context, so that a run of steps is a few arithmetic progress
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from simulator.hardware.stages import Stage
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
 from simulator.timing.floor import StepFloor
 from simulator.timing.profile.prices import StepPrices
 from simulator.timing.profile.profile_floors import profile_floors
 from simulator.timing.profile.profile_schema import Profile
+from simulator.timing.profile.surface import scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,18 @@ class ProfileCost:
     def floors(self, most_tokens: int) -> list[StepFloor]:
         """Lines below the prices: see `simulator.timing.profile.profile_floors`."""
         return profile_floors(self.profile, self._prices, most_tokens)
+
+    def stage(self, stage: Stage) -> "ProfileCost":
+        """The cost of a stage of the model: its layers, each of the mean kind. Implements `Staged`."""
+        whole, reduce = self.profile, self.profile.all_reduce
+        part = replace(
+            whole,
+            layers=stage.model.layers,
+            step_curves=whole.step_curves if stage.is_first else {},
+            row_curves=whole.row_curves if stage.is_last else {},
+            all_reduce=None if reduce is None else scaled(reduce, stage.share),
+        )
+        return replace(self, profile=part)
 
     def padded(self, tokens: int) -> int:
         return self._prices.padded(tokens)

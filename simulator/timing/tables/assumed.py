@@ -44,7 +44,7 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
         heads = 2 * each * model.head_dim * ACTIVATION_BYTES
         found["rope"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
         found["cache_write"] = _curve(gpu, LAUNCH_US, heads / 2, heads / 2)
-        if model.qk_norm:
+        if model.qk_norm or model.qk_norm_whole:
             launches = 3 if model.qk_norm_whole and ranks > 1 else 1  # squares, then the norm; what is sent between
             found["qk_norm"] = _curve(gpu, launches * LAUNCH_US, heads, heads / 2)
         if model.attention_gate:

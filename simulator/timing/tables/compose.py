@@ -69,6 +69,8 @@ from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
+FUSING = "TensorRT-LLM"
+"""The engine whose all-reduces add the residual and normalise (`AllReduceFusionOp.RESIDUAL_RMS_NORM`)."""
 SQUARES_BYTES = 8
 """A token's sums of squares of queries and keys, which are reduced together (vLLM, `MiniMaxText01RMSNormTP`)."""
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
@@ -107,6 +109,8 @@ def compose(
         experts, found = _experts(tables, near, model, ranks, way, parts, layer)
         read.append({**found.document, "errors": errors_of_experts(found, model)})
     around = elementwise(model, gpu, ranks)
+    if ranks > 1 and engine_of(tables.software) == FUSING:
+        del around["norm"]
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     skew = None
     if model.kv_lora_rank:

@@ -1,13 +1,18 @@
 """The policy `real`: a scheduler outside in the loop gives the bytes of ours where it decides alike."""
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
+from simulator.plan import StepPlan
+from simulator.policies.real.asked_sglang import AskedSglang
 from tests.command import batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 
@@ -44,11 +49,14 @@ def test_sglang_that_decides_alike_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_real_is_sglangs_where_the_python_has_no_other(tmp_path: Path) -> None:
-    python = tmp_path / "has_sglang"
-    python.write_text("#!/bin/sh\nexit 3\n")
-    python.chmod(0o755)
-    scenario = load(str(small(tmp_path)), ["engine.policy=real", f"engine.python={python}"])
-    assert scenario.engine.policy == "real_sglang"
+    packages, python = tmp_path / "lib" / "python3.11" / "site-packages", tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(fake_python(tmp_path))
+    for package, policy in ((None, "real"), ("sglang", "real_sglang"), ("vllm", "real")):
+        if package is not None:
+            (packages / package).mkdir(parents=True)
+        scenario = load(str(small(tmp_path)), ["engine.policy=real", f"engine.python={python}"])
+        assert scenario.engine.policy == policy
 
 
 def test_a_relative_python_is_found_from_the_scenarios_folder(tmp_path: Path) -> None:
@@ -90,3 +98,34 @@ def test_an_engine_that_fails_is_bad_input(tmp_path: Path) -> None:
     keys = [word for key in real(tmp_path, "fails") for word in ("--set", key)]
     done = batchlab("run", small(tmp_path), *keys, cwd=tmp_path)
     assert (done.code, "vLLM 9.9: AssertionError: here" in done.err) == (2, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A request as a plan names it."""
+
+    request_id: str
+    is_decoding: bool = True
+
+
+def test_sglangs_batch_and_what_its_tree_was_asked_become_a_plan() -> None:
+    a, b, c = Live("a"), Live("b"), Live("c", is_decoding=False)
+    asked: Any = AskedSglang("python3", "sglang", 2)
+    asked._by_id = {each.request_id: each for each in (a, b, c)}
+
+    def plan(scheduled: dict[str, int], **found: Any) -> Any:
+        view = SimpleNamespace(running=[a, b], num_decoding=2, caches_prefixes=False)
+        nothing: dict[str, Any] = {"preempted": [], "tried": None, "withheld": False}
+        return asked._plan(view, {"scheduled": scheduled, **nothing, **found})
+
+    assert plan({"a": 1, "b": 1}) == StepPlan()
+    assert plan({"b": 1, "a": 1}).to_end == (b, a)
+    assert plan({"b": 1}).paused == (a,)
+    assert plan({}, withheld=True) == StepPlan(decode=False, withheld=True)
+    retracted = plan({"b": 1}, preempted=[["a", 0]])
+    assert ([each.request for each in retracted.preempt], retracted.paused, retracted.to_end) == ([a], (), ())
+    alone = plan({"c": 5}, tried=["c"])
+    assert (alone.decode, alone.tried, alone.to_end) == (False, (c,), ())
+    assert [(chunk.request, chunk.num_tokens) for chunk in alone.prefill] == [(c, 5)]
+    mixed = plan({"c": 5, "a": 1, "b": 1}, tried=[])
+    assert (mixed.decode, mixed.tried, mixed.to_end) == (True, (), (c, a, b))

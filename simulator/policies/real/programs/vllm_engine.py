@@ -309,10 +309,10 @@ class Engine:
             },
             "preempted": self.preempted,
             "passed": self.passed,
+            "spec": {name: len(each) for name, each in output.scheduled_spec_decode_tokens.items() if each},
             "free": self.free,
         }
         if not self.brief:
-            found["spec"] = {name: len(each) for name, each in output.scheduled_spec_decode_tokens.items() if each}
             found["waiting"] = [request.request_id for request in scheduler.waiting]
             found["running"] = [request.request_id for request in scheduler.running]
         return found

@@ -102,6 +102,6 @@ def test_a_norm_over_all_heads_is_one_all_reduce_more(tables: Tables) -> None:
     assert one is not None
     assert other is not None
     assert other.at(1) == pytest.approx(1.5 * one.at(1), rel=0.2)  # three a layer instead of two, the third small
-    assert compose(tables, whole, B200, 1).all_reduce is None
-    with pytest.raises(InputError, match="needs qk_norm"):
-        custom_model({"base": "llama-3.1-8b", "qk_norm_whole": True})
+    profile = compose(tables, whole, B200, 1)
+    assert profile.all_reduce is None
+    assert refusal(profile, whole, B200, 1) is None

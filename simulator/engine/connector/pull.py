@@ -4,7 +4,7 @@ The server that prefills keeps the blocks of a request until they are sent. The 
 request once, between steps: after a preemption it computes the prompt itself, as it does after a load that failed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,6 +19,8 @@ from simulator.request import Request
 from simulator.request_state import FINISHED
 
 _NOTHING = Found(0, later=False)
+Send = Callable[[int, int], float]
+"""Sends so many blocks of the request with this row, which is no transfer where there are none; returns its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,15 @@ class Pull:
         self._pulls: list[tuple[ConnectedRequest, int, bool]] = []  # of this step: blocks, and whether it fails
         self._receiving: list[tuple[float, int, bool]] = []
         self._sending: list[tuple[float, int]] = []
+        self._send: Send | None = None
+
+    def attach(self, send: Send) -> None:
+        """Let the fleet send: its link is shared, and it tells the other server."""
+        self._send = send
+
+    def offer(self, row: int, remote: Remote) -> None:
+        """The other server has a request's KV."""
+        self._remotes[row] = remote
 
     def look(self, request: Request, live: ConnectedRequest, computed_tokens: int) -> Found | None:
         """The whole prompt behind the local hit, if the other server has it."""
@@ -85,6 +96,8 @@ class Pull:
             return
         if remote.known_s > 0:
             self._remotes[request.row] = Remote(is_there=False, known_s=remote.known_s)
+        if self._send is not None and not found.tokens:
+            self._send(request.row, 0)
         if found.tokens:
             blocks = cdiv(local_tokens + found.tokens, self._size) - local_tokens // self._size
             self._pulls.append((live, blocks, remote.fails))
@@ -98,7 +111,8 @@ class Pull:
     def after(self, ready_s: float, busy_until_s: float) -> Arrivals:
         """Begin the loads, which wait for the link alone, and see which transfers have ended."""
         for live, blocks, fails in self._pulls:
-            self._receiving.append((self._transfer(ready_s, blocks), live.row, fails))
+            end_s = self._transfer(ready_s, blocks) if self._send is None else self._send(live.row, blocks)
+            self._receiving.append((end_s, live.row, fails))
         self._pulls.clear()
         got = [entry for entry in self._receiving if entry[0] <= ready_s]
         sent = [entry for entry in self._sending if entry[0] <= ready_s]

@@ -1,0 +1,74 @@
+"""The pipeline of a scenario's replicas: the cost of each stage, the link between them, and what it is not put beside.
+
+`hardware.pipeline_parallel` is vLLM's --pipeline-parallel-size.
+"""
+
+from scenarios.assembly.speculation import drafts_of
+from scenarios.schema.pipeline import PipelineLink
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.hardware.kv import KVCache, MemorySettings
+from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
+from simulator.plan import PolicyFeatures
+from simulator.policies import built_in_policies, policy_class
+from simulator.policies.parts.vllm_server import NEWEST_VERSION
+from simulator.timing.cost import CostModel
+from simulator.timing.pipeline_cost import PipelineCost, cost_of_stage
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, LINK_EFFICIENCY
+
+_KEY = "hardware.pipeline_parallel"
+_SENT = 2  # tensors: hidden states and the residual
+
+
+def check_pipeline(scenario: Scenario) -> None:
+    """Raise InputError, with the key, for what a pipeline is not put together with; nothing with one stage."""
+    engine, hardware = scenario.engine, scenario.hardware
+    if hardware.pipeline_parallel == 1:
+        if hardware.pipeline_link is not None:
+            raise scenario.error("hardware.pipeline_link", "one stage sends nothing", f"give {_KEY}: 2 or more")
+        return
+    if not PolicyFeatures.of(policy_class(engine.policy)).fills_pipelines:
+        able = ", ".join(name for name in built_in_policies() if PolicyFeatures.of(policy_class(name)).fills_pipelines)
+        what = f"the policy {engine.policy} does not plan for the stages of a pipeline"
+        raise scenario.error(_KEY, what, f"these do: {able}; or pipeline_parallel: 1")
+    interval = engine.parameter("prefill_schedule_interval", 1)
+    without = {
+        "engine.speculative_config": (drafts_of(scenario) is not None, "drafts"),
+        "engine.prefill_schedule_interval": (interval > 1, "a cadence of prompts"),
+        "engine.max_loras": (engine.parameter("max_loras") is not None, "adapters"),
+        "hardware.kv_offload": (hardware.kv_offload is not None, "KV on a host"),
+        "hardware.enable_expert_parallel": (hardware.enable_expert_parallel, "shared experts"),
+        "hardware.swap_space_gib": (hardware.swap_space_gib > 0, "swapped blocks"),
+    }
+    for key, (is_there, words) in without.items():
+        if is_there:
+            raise scenario.error(key, f"{words} and a pipeline are not put together yet", f"leave it out, or {_KEY}: 1")
+    if (version := str(engine.parameter("version", NEWEST_VERSION))) != NEWEST_VERSION:
+        what = f"the batch queue of vLLM {version} is not modelled"
+        raise scenario.error("engine.version", what, f'version: "{NEWEST_VERSION}", or {_KEY}: 1')
+    try:
+        stages_of(scenario.resolve_model(), hardware.pipeline_parallel)
+    except InputError as error:
+        raise scenario.error(_KEY, error.message, error.hint) from None
+
+
+def build_pipeline(scenario: Scenario, cost: CostModel) -> PipelineCost | None:
+    """Build the pipeline of a scenario that was checked; None with one stage.
+
+    Each token sends two rows of the model's width in 16 bits; with tensor parallelism each GPU sends its part
+    (vllm/distributed/parallel_state.py:1083).
+    """
+    hardware, model = scenario.hardware, scenario.resolve_model()
+    if hardware.pipeline_parallel == 1:
+        return None
+    link = hardware.pipeline_link or PipelineLink()
+    gb_s = link.bandwidth_gb_s or LINK_EFFICIENCY * scenario.resolve_gpu().link_gb_s
+    sent = _SENT * ACTIVATION_BYTES * model.hidden / hardware.tensor_parallel
+    stages = tuple(cost_of_stage(cost, stage) for stage in stages_of(model, hardware.pipeline_parallel))
+    return PipelineCost(stages, link.latency_s, sent / (gb_s * 1e9))
+
+
+def pipeline_cache(scenario: Scenario, settings: MemorySettings) -> KVCache:
+    """Return the KV cache that fits on every stage. Raises InputError where one does not fit."""
+    hardware = scenario.hardware
+    return pipeline_kv(stage_memories(settings, hardware.pipeline_parallel), hardware.num_gpu_blocks)

@@ -1,0 +1,63 @@
+"""The basis of a run's step times: measured kernels, or how far from these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scenarios.assembly.fleet_parts import BuiltGroup
+
+if TYPE_CHECKING:
+    from simulator.timing.profile import Profile
+    from simulator.timing.tables.part_sources import PartSource
+
+MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
+OTHER_ENGINE, ROOFLINE = "other engine", "roofline"
+BASES = (MEASURED, INTERPOLATED, EXTRAPOLATED, OTHER_ENGINE, ROOFLINE)
+"""From the surest to the least sure."""
+
+_HOW = {"borrowed": OTHER_ENGINE, "extrapolated": EXTRAPOLATED, "interpolated": INTERPOLATED}
+_SMALL = ("router", "lm_head", "top_k", "sampler", "shared_", "dense_")
+"""Parts that no step consists of: what is said of them says little of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """One of `BASES`, and which parts of a step it is by."""
+
+    name: str
+    why: str
+
+
+def basis_of(fleet: Sequence[BuiltGroup]) -> Basis | None:
+    """Return the least sure basis of a fleet's groups; None where one of them has a cost of the user's own."""
+    found = [_of_group(built) for built in fleet]
+    bases = [each for each in found if each is not None]
+    return max(bases, key=lambda each: BASES.index(each.name)) if len(bases) == len(found) else None
+
+
+def _of_group(built: BuiltGroup) -> Basis | None:
+    kind = built.group.scenario.cost.kind
+    if kind == "roofline":
+        return Basis(ROOFLINE, "operations and bytes of the model, no measured kernel")
+    if kind != "profile":
+        return None
+    from simulator.timing.profile import ProfileCost
+    from simulator.timing.tables import parts_of
+
+    cost = built.parts.cost
+    while not isinstance(cost, ProfileCost) and hasattr(cost, "cost"):
+        cost = cost.cost
+    return _of_profile(cost.profile, parts_of(cost.profile)) if isinstance(cost, ProfileCost) else None
+
+
+def _of_profile(profile: Profile, parts: Iterable[PartSource]) -> Basis:
+    named: dict[str, list[str]] = {}
+    for part in parts:
+        if part.how in _HOW and not part.name.startswith(_SMALL):
+            named.setdefault(_HOW[part.how], []).append(part.name)
+    for basis in reversed(BASES):
+        if basis in named:
+            return Basis(basis, f"{basis}: {', '.join(named[basis])} ({profile.name})")
+    return Basis(MEASURED, f"kernels of {profile.name}")

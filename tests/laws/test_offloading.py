@@ -1,0 +1,154 @@
+"""Laws of KV on the host: requests, blocks and chunks are conserved, and no block is written under a copy."""
+
+import random
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.copier import LOAD, STORE
+from simulator.engine.connector.offloading import Offloading
+from simulator.engine.connector.request import ConnectedRequest
+from simulator.fleet.group import ReplicaGroup
+from simulator.memory.offload import OffloadConfig
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.request import PromptContent
+from simulator.results.records import Status
+from simulator.simulate import Run, simulate_fleet
+from simulator.timing.linear_cost import Linear
+from simulator.workload import Workload
+from tests.laws.test_speculative import Memory, columns
+from tests.listening import simulate_listening
+from tests.parity.cases import clients
+
+SIZE = 8
+
+
+class Noting(ConnectedBlocks):
+    """Blocks that note which have been taken since `taken` was cleared."""
+
+    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, num_host_blocks, block_size)
+        self.taken: set[int] = set()
+
+    def allocate(self, row: int, num_blocks: int) -> None:
+        before = len(self.tables.get(row, ()))
+        super().allocate(row, num_blocks)
+        self.taken.update(self.tables[row][before:])
+
+
+class Watched(Offloading):
+    """A connector whose laws are looked at in each step."""
+
+    def __init__(self, config: OffloadConfig, blocks: Noting, *, overlaps: bool) -> None:
+        super().__init__(config, blocks, overlaps=overlaps)
+        self.noting = blocks
+
+    def before(self, now_s: float, busy_until_s: float) -> float:
+        ready_s = super().before(now_s, busy_until_s)
+        self.noting.check()
+        self.tier.check()
+        for number, job in self._jobs.items():
+            under_way = self.copier.wait([number], -1.0) > ready_s
+            if job.kind == STORE and under_way:
+                assert self.noting.taken.isdisjoint(job.blocks), "a step writes a block that a store reads"
+            if job.kind == LOAD:
+                assert all(self.noting.references[block] for block in job.blocks), "a load writes a free block"
+            assert all(key in self.tier.chunks for key in job.keys), "a chunk has left under a copy"
+        self.noting.taken.clear()
+        return ready_s
+
+
+def serve(
+    seed: int, *, fast_forward: bool = True, aborts: bool = False, kind: type[Watched] = Watched
+) -> tuple[Run, list[Watched]]:
+    """A random run, and the connector of its replica."""
+    rng = random.Random(seed)
+    count, slots = rng.randint(6, 30), rng.choice([2, 4, 16])
+    inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (150, 40)]
+    longest = max(map(sum, zip(inputs, outputs, strict=True)))
+    groups = [f"g{rng.randrange(4)}" for _ in range(count)]
+    whole = Workload(
+        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.5, 4.0]) for _ in range(count)])),
+        input_tokens=np.array(inputs),
+        output_tokens=np.array(outputs),
+        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
+        priority=np.array([rng.randint(0, 2) for _ in range(count)]),
+        class_index=np.zeros(count, dtype=np.int64),
+        content=[PromptContent(prefix_group=group, prefix_tokens=rng.choice([40, 150])) for group in groups],
+    )
+    policy = ChunkedPrefill(
+        max_num_seqs=slots,
+        max_num_batched_tokens=rng.choice([32, 64, 512]),
+        order=rng.choice(["fcfs", "priority"]),
+        async_scheduling=rng.random() < 0.5,
+    )
+    config = OffloadConfig(
+        rng.choice([4, 20, 200]),
+        1 << 21,
+        rng.choice([2e9, 5e10]),
+        rng.choice([0.0, 0.002]),
+        eviction_policy=rng.choice(["lru", "arc"]),
+        blocks_per_chunk=rng.choice([1, 2]),
+        offload_prompt_only=rng.random() < 0.5,
+        store_threshold=rng.choice([0, 2]),
+        sync_load_blocks=rng.choice([0, 4]),
+    )
+    made: list[Watched] = []
+
+    def connector(blocks: Any, overlaps: bool) -> Watched:
+        made.append(kind(config, blocks, overlaps=overlaps))
+        return made[-1]
+
+    memory = Memory(-(-longest // SIZE) + 2 + rng.choice([0, 4, 30]), SIZE)
+    blocks = partial(Noting, block_size=SIZE)
+    group = ReplicaGroup(lambda: policy, memory, Linear(0.004, 1e-4, 1e-6), make_blocks=blocks, connector=connector)
+    gone = [(row, float(whole.arrival_s[row]) + rng.random() * 0.3) for row in range(0, count, 4)] if aborts else []
+    run = partial(simulate_listening, make_listener=partial(clients, gone)) if aborts else simulate_fleet
+    return run(whole, [group], fast_forward=fast_forward), made
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fast_forward_changes_nothing(seed: int) -> None:
+    fast, slow = columns(serve(seed)[0].records), columns(serve(seed, fast_forward=False)[0].records)
+    for name, column in fast.items():
+        np.testing.assert_array_equal(column, slow[name], err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
+    run, (connector,) = serve(seed, aborts=seed % 3 == 0)
+    requests = run.records.requests
+    assert ((requests.status == Status.FINISHED) | (requests.status == Status.ABORTED)).all()
+    finished = requests.status == Status.FINISHED
+    assert seed % 3 == 0 or finished.all()
+    blocks = connector.noting
+    assert not blocks.tables
+    assert not blocks.kept
+    assert blocks.num_free == blocks.num_blocks
+    assert not connector.has_work
+    assert connector.tier.num_idle == len(connector.tier.chunks)
+    copies = run.records.copies
+    if copies is not None:
+        assert (copies.bytes == copies.tokens // SIZE * (1 << 21)).all()
+        for stored in (0, 1):
+            one_way = copies.stored == stored
+            assert (copies.start_s[one_way] <= copies.end_s[one_way]).all()
+
+
+def test_a_load_keeps_its_blocks_though_its_request_has_left() -> None:
+    """Among runs with aborts are some that leave while they load."""
+    left = 0
+
+    class Counting(Watched):
+        def ended(self, row: int) -> None:
+            nonlocal left
+            offered = self._requests.get(row)
+            left += offered is not None and isinstance(offered.live, ConnectedRequest) and offered.live.is_loading
+            super().ended(row)
+
+    for seed in range(0, 60, 3):
+        serve(seed, aborts=True, kind=Counting)
+    assert left

@@ -1,0 +1,107 @@
+"""`hardware.pipeline_parallel`: what is built of it, what it is not put beside, and what is left out without it."""
+
+from typing import Any
+
+import pytest
+
+from scenarios.assembly.fleet_parts import build_fleet
+from scenarios.assembly.replica_parts import build
+from scenarios.plan.candidate import make_candidate
+from scenarios.plan.deploy import deploy
+from scenarios.plan.space import space
+from scenarios.runs.runner import run
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.timing.cost import StepShape
+
+
+def scenario(**hardware: Any) -> Scenario:
+    engine = hardware.pop("engine", {"policy": "vllm"})
+    more: dict[str, Any] = {key: hardware.pop(key) for key in ("fleet", "model") if key in hardware}
+    return load({
+        "name": "p", "model": "llama-3.1-70b", "hardware": {"gpu": "h100", "tensor_parallel": 2, **hardware},
+        "engine": engine, "workload": {"preset": "chat", "rate": 4.0, "requests": 40}, **more,
+    })  # fmt: skip
+
+
+def test_a_replica_has_stages_their_memory_and_their_link() -> None:
+    made = scenario(pipeline_parallel=4, pipeline_link={"bandwidth_gb_s": 25, "latency_s": 1e-4})
+    parts = build(made)
+    assert parts.pipeline is not None
+    assert parts.cost is parts.pipeline
+    assert len(parts.pipeline.stages) == 4
+    # two rows of 8,192 in 16 bits a token, half of them from each of two GPUs
+    assert parts.pipeline.transfer_s(StepShape(10, 10)) == pytest.approx(1e-4 + 10 * 2 * 8192 * 2 / 2 / 25e9)
+    assert parts.kv.num_gpu_blocks == 86_500
+    assert made.hardware.gpus == 8
+    by_default = build(scenario(pipeline_parallel=4)).pipeline
+    assert by_default is not None
+    own_link = 0.6 * made.resolve_gpu().link_gb_s * 1e9
+    assert by_default.hop_s_per_token == pytest.approx(2 * 8192 * 2 / 2 / own_link)
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "given"),
+    [
+        ("hardware.pipeline_parallel", "81 stages cannot share 80 layers", {"pipeline_parallel": 81}),
+        ("hardware.pipeline_parallel", "sglang does not plan for the stages", {"engine": {"policy": "sglang"}}),
+        ("hardware.pipeline_parallel", "keep different things of a request",
+         {"model": "qwen3-next-80b-a3b", "tensor_parallel": 1}),
+        ("hardware.swap_space_gib", "swapped blocks and a pipeline", {"swap_space_gib": 1}),
+        ("hardware.pipeline_link", "one stage sends nothing", {"pipeline_parallel": 1, "pipeline_link": {}}),
+        ("hardware.enable_expert_parallel", "shared experts and a pipeline",
+         {"enable_expert_parallel": True, "model": "mixtral-8x7b"}),
+        ("engine.max_loras", "adapters and a pipeline", {"engine": {"policy": "vllm", "max_loras": 2}}),
+        ("hardware.kv_offload", "KV on a host and a pipeline", {"kv_offload": {"host_gib": 8}}),
+        ("engine.version", "batch queue of vLLM 0.20", {"engine": {"policy": "vllm", "version": "0.20"}}),
+        ("engine.prefill_schedule_interval", "a cadence of prompts",
+         {"engine": {"policy": "vllm", "prefill_schedule_interval": 4}}),
+        ("engine.speculative_config", "drafts and a pipeline",
+         {"engine": {"policy": "vllm", "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                                                              "acceptance": {"mean_length": 1.5}}}}),
+    ],
+)  # fmt: skip
+def test_what_a_pipeline_is_not_put_beside_is_refused(key: str, words: str, given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        build(scenario(**{"pipeline_parallel": 2, **given}))
+    assert error.value.message.startswith(key)
+    assert error.value.hint
+
+
+def test_halves_of_requests_on_pipelines_are_refused() -> None:
+    groups = [{"name": role, "role": role} for role in ("prefill", "decode")]
+    with pytest.raises(InputError, match="groups that prefill or decode for others have no pipeline yet"):
+        build_fleet(scenario(pipeline_parallel=2, fleet=groups))
+
+
+def test_without_a_pipeline_nothing_is_said_of_one() -> None:
+    assert not [key for key in scenario().resolved()["hardware"] if key.startswith("pipeline")]
+    assert scenario(pipeline_parallel=2).resolved()["hardware"]["pipeline_parallel"] == 2
+
+
+def test_a_run_counts_the_gpus_of_all_stages() -> None:
+    pipe, plain = (
+        run(scenario(**given)) for given in ({"pipeline_parallel": 4, "tensor_parallel": 1}, {"tensor_parallel": 4})
+    )
+    assert pipe.summary["completed"] == plain.summary["completed"] == 40
+    assert 0 < pipe.summary["busy_fraction"] <= 1
+    assert pipe.summary["mean_tpot_ms"] > plain.summary["mean_tpot_ms"]  # each token passes all stages, one by one
+
+
+def test_the_command_of_a_server_says_its_stages() -> None:
+    assert "--pipeline-parallel-size 4" in deploy(scenario(pipeline_parallel=4))
+    assert "pipeline" not in deploy(scenario())
+
+
+def test_a_plan_splits_the_gpus_into_stages_where_the_scenario_has_some() -> None:
+    found = space(scenario(pipeline_parallel=4), by_default=True, policies="vllm")
+    splits = {
+        (each.scenario.hardware.tensor_parallel, each.scenario.hardware.pipeline_parallel, each.scenario.replicas)
+        for each in found.candidates
+    }
+    assert {(8, 1, 1), (4, 2, 1), (2, 4, 1), (1, 8, 1), (4, 1, 2)} <= splits
+    assert all(tensor * stages * replicas == 8 for tensor, stages, replicas in splits)
+    other = make_candidate(scenario(), {"hardware.pipeline_parallel": 4})
+    assert other.label == "PP 4"
+    assert other.gpus(2) == 16

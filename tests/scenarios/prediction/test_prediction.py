@@ -1,0 +1,106 @@
+"""Intervals of predictions: what they hold, where they are wider, and what longer steps do at a load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scenarios.assembly.workloads import build_workload
+from scenarios.prediction.basis import BASES
+from scenarios.prediction.load import load_of
+from scenarios.prediction.prediction import COVERAGE, PREDICTION
+from scenarios.prediction.residuals import METRICS, OUTSIDE, check_coverage, shipped_residuals, strata_names
+from scenarios.prediction.words import prediction_words
+from scenarios.runs.runner import run, run_on
+from scenarios.schema.loader import load
+from simulator.errors import InputError
+
+LINEAR = {"kind": "linear", "base_s": 5e-3, "per_token_s": 1e-5, "per_context_token_s": 1e-8}
+CLOSED = {"process": "closed_loop", "concurrency": 4}
+
+
+def scenario(arrival: Mapping[str, object] = CLOSED, **changed: Any) -> dict[str, Any]:
+    lengths = {"input": {"dist": "fixed", "value": 500}, "output": {"dist": "fixed", "value": 100}}
+    return {
+        "name": "predicted",
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h100"},
+        "engine": {"policy": "vllm", "version": "0.19", "max_num_seqs": 128},
+        "cost": {"kind": "profile"},
+        "workload": {"requests": 200, "arrival": dict(arrival), "classes": [{"name": "all", **lengths}]},
+        **changed,
+    }
+
+
+def width(entry: Mapping[str, Any], metric: str) -> float:
+    ends = entry["metrics"][metric]
+    return float(ends["high"] / ends["low"])
+
+
+def test_a_closed_loop_has_an_interval_of_each_metric() -> None:
+    summary = run(scenario()).summary
+    entry = summary[PREDICTION]
+    assert (entry["coverage"], entry["basis"], entry["envelope"]) == (COVERAGE, "measured", "inside")
+    assert set(entry["metrics"]) == {*METRICS, "request_throughput"}
+    assert all(ends["low"] < ends["high"] for ends in entry["metrics"].values())
+    rate, answer = (entry["metrics"][name] for name in ("request_throughput", "mean_e2el_ms"))
+    assert rate["low"] * answer["high"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"])
+    assert "a real server lies with 90 % in mean TTFT" in prediction_words(entry)
+
+
+def test_costs_of_the_users_own_have_none() -> None:
+    assert PREDICTION not in run(scenario(cost=LINEAR)).summary
+
+
+def test_a_roofline_is_less_sure_than_kernels() -> None:
+    measured, roofline = (run(scenario(cost={"kind": kind})).summary[PREDICTION] for kind in ("profile", "roofline"))
+    assert roofline["basis"] == "roofline"
+    assert width(roofline, "mean_tpot_ms") > width(measured, "mean_tpot_ms")
+
+
+def test_outside_of_the_envelope_it_says_so_and_how_far() -> None:
+    inside = run(scenario(cost={"kind": "roofline"})).summary[PREDICTION]
+    outside = run(scenario(cost={"kind": "roofline"}, hardware={"gpu": "l4"})).summary[PREDICTION]
+    assert outside["envelope"] == "outside"
+    assert "outside the measured envelope: no run of a server on l4" in outside["why"]
+    assert width(outside, "mean_tpot_ms") > 1.3 * width(inside, "mean_tpot_ms")
+
+
+def test_near_saturation_an_error_of_the_steps_is_everything() -> None:
+    quiet, busy = (run(scenario({"process": "poisson", "rate": rate})).summary[PREDICTION] for rate in (2, 36))
+    assert width(busy, "mean_e2el_ms") > 3 * width(quiet, "mean_e2el_ms")
+    assert quiet["metrics"]["request_throughput"]["low"] > 1.8  # the rate of arrivals, with the last request's end
+    assert width(busy, "request_throughput") > width(quiet, "request_throughput")
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(5, 1.3), (15, 0.8), (15, 1.3), (30, 1.3), (60, 1.3), (60, 0.8)])
+def test_longer_steps_do_what_a_run_with_them_does(rate: float, factor: float) -> None:
+    chosen = load(scenario({"process": "poisson", "rate": rate}))
+    workload = build_workload(chosen)
+    plain, other = (run_on(chosen, workload, step_time=each) for each in (1.0, factor))
+    found = load_of(plain.records, 128)
+    assert found is not None
+    decode_s = [(each.summary["mean_e2el_ms"] - each.summary["mean_ttft_ms"]) / 1e3 for each in (plain, other)]
+    assert found.decodes(factor, decode_s[0]) * decode_s[0] == pytest.approx(decode_s[1], rel=0.35)
+
+
+def test_residuals_are_wider_where_less_is_known() -> None:
+    held = shipped_residuals()
+    names = strata_names("vllm", 20.0)
+    assert names == ("vllm, up to 32", "vllm", "any, up to 32", "any")
+    assert strata_names("vllm", 500.0)[0] == "vllm, above 128"
+    widths = []
+    for bases in (*[[basis] for basis in BASES[:-1]], [BASES[-2], OUTSIDE]):
+        low, high = held.factors(names, "mean_tpot_ms", 0.9, bases)
+        widths.append(high / low)
+    assert widths == sorted(widths)
+    assert widths[0] < widths[2]  # measured, extrapolated
+    narrow, wide = (held.factors(names, "mean_tpot_ms", coverage, ["measured"]) for coverage in (0.5, 0.95))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert held.factors(("nobody's",), "mean_tpot_ms", 0.9, []) == held.factors(("any",), "mean_tpot_ms", 0.9, [])
+
+
+def test_a_confidence_is_a_probability() -> None:
+    assert check_coverage(0.9) == 0.9
+    with pytest.raises(InputError, match=r"from 0.5 to 0.98, not 1.2"):
+        check_coverage(1.2)

@@ -1,0 +1,97 @@
+"""`hardware.kv_offload`: what it may say, what is refused and where, and what a run with it leaves behind."""
+
+from typing import Any
+
+import pytest
+
+import scenarios
+from scenarios.assembly.replica_parts import build
+from simulator.errors import InputError
+
+CLASSES = [
+    {
+        "name": "chat",
+        "arrival": {"process": "poisson", "rate": 4},
+        "input": {"dist": "fixed", "value": 300},
+        "output": {"dist": "fixed", "value": 40},
+    }
+]
+
+
+def scenario(offload: Any, hardware: Any = None, **engine: Any) -> Any:
+    return {
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h200", "num_gpu_blocks": 300, **(hardware or {}), "kv_offload": offload},
+        "cost": {"kind": "roofline"},
+        "workload": {"requests": 40, "classes": CLASSES},
+        "engine": {"policy": "vllm", "enable_prefix_caching": True, **engine},
+    }
+
+
+@pytest.mark.parametrize(
+    ("offload", "key", "told"),
+    [
+        ({}, "host_gib", "missing"),
+        ({"host_gib": 0}, "host_gib", "above 0"),
+        ({"host_gib": 4, "policy": "fifo"}, "policy", "lru"),
+        ({"host_gib": 4, "blocks_per_chunk": 0}, "blocks_per_chunk", "at least 1"),
+        ({"host_gib": 4, "link_gb_s": 0}, "link_gb_s", "at least"),
+        ({"host_gb": 4}, "host_gb", "GiB"),
+        ({"host_gib": 4, "eviction": "arc"}, "eviction", "unknown key"),
+    ],
+)
+def test_a_value_that_it_cannot_take_is_refused(offload: dict[str, Any], key: str, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        scenarios.load(scenario(offload))
+    assert f"hardware.kv_offload.{key}" in str(refused.value)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "told"),
+    [
+        ({"policy": "continuous", "enable_prefix_caching": False}, {}, "does not plan with KV on the host"),
+        ({"version": "0.30"}, {}, "0.33"),
+        ({"enable_prefix_caching": False}, {}, "engine.enable_prefix_caching"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"mean_length": 2}}}, {},
+         "drafts"),
+        ({"prefill_schedule_interval": 4}, {}, "cadence"),
+        ({"order": "sjf"}, {}, "fcfs and priority"),
+    ],
+)  # fmt: skip
+def test_what_it_is_not_put_together_with_is_refused(engine: Any, hardware: Any, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        build(scenarios.load(scenario({"host_gib": 4}, hardware, **engine)))
+    assert "hardware.kv_offload" in str(refused.value)
+    assert told in str(refused.value)
+
+
+def test_a_host_without_room_for_a_chunk_is_refused() -> None:
+    with pytest.raises(InputError, match=r"kv_offload\.host_gib: .*do not hold one chunk"):
+        build(scenarios.load(scenario({"host_gib": 0.001, "blocks_per_chunk": 4})))
+
+
+def test_sizes_are_of_all_gpus_of_a_replica() -> None:
+    """An 8B model has 128 KiB of KV for a token: 2 MiB for a block of 16."""
+    for gpus in (1, 2):
+        made = build(scenarios.load(scenario({"host_gib": 4}, {"tensor_parallel": gpus})))
+        config = made.connector.config  # type: ignore[union-attr] # it is there
+        assert (config.num_chunks, config.block_bytes) == (2048, 2 << 20)
+        assert config.bandwidth == scenarios.load(scenario({"host_gib": 4})).resolve_gpu().host_link_gb_s * 1e9 * gpus
+
+
+def test_a_run_tells_what_was_found_and_copied() -> None:
+    session = {"turns": {"dist": "fixed", "value": 4}, "think_time_s": 5, "context": "accumulate"}
+    data = scenario({"host_gib": 4})
+    data["workload"]["classes"] = [{**CLASSES[0], "session": session}]
+    run = scenarios.run(data)
+    copies = run.records.copies
+    assert copies is not None
+    assert run.summary["completed"] == 40
+    assert 0 < run.summary["kv_offload_hit_rate"] < 1
+    assert run.summary["kv_offload_load_gib"] == pytest.approx(copies.bytes[copies.stored == 0].sum() / 2**30)
+    assert 0 < run.summary["kv_offload_store_busy"] < 1
+    without = scenarios.run(scenario(None))
+    assert without.records.copies is None
+    assert not any("kv_offload" in key for key in without.summary)
+    assert "kv_offload" not in without.scenario.resolved()["hardware"]
