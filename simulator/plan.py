@@ -132,6 +132,52 @@ class PrefixMatches(NamedTuple):
     keep: Callable[[RequestView], None]
 
 
+class StateRules(NamedTuple):
+    """Where chunks of prompts end for the sake of states that a memory keeps.
+
+    They end at multiples of `stop_size`. Hits end at multiples of `unit`, with `has_tails` inside blocks. A kernel that
+    can save a state inside a chunk does it at multiples of `alignment` behind its start; None: none can.
+    """
+
+    stop_size: int
+    unit: int
+    hash_size: int
+    has_tails: bool
+    alignment: int | None
+
+
+class GroupsTrial(Protocol):
+    """Blocks as they would be after running requests had taken and left some; nothing is changed by it."""
+
+    def take(self, request: RequestView, num_tokens: int) -> bool:
+        """Take the blocks of a running request's next tokens, if there are so many; returns whether there are."""
+
+    def leave(self, request: RequestView) -> None:
+        """Free all blocks of a running request."""
+
+
+class KVGroups(Protocol):
+    """KV memory of several groups of layers, which keep different things of a request."""
+
+    @property
+    def states(self) -> StateRules | None:
+        """None where no state is kept for other requests."""
+
+    def hit(self, request: RequestView) -> tuple[int, int]:
+        """Cached leading tokens of a waiting request, and its junction: the longest prefix that some group has."""
+
+    def junction(self, request: RequestView) -> int:
+        """The junction of a running request, as it was admitted; 0 for none."""
+
+    def blocks_needed(self, request: RequestView, num_tokens: int, *, whole: bool = False) -> int:
+        """Free blocks that a waiting request takes with so many tokens behind its hit; `whole`: for all of it."""
+
+    def trial(self) -> GroupsTrial: ...
+
+    def quiet_steps(self) -> int:
+        """Decode steps, from this one on, before another may take or free blocks."""
+
+
 class View(Protocol):
     """A policy's view of the replica when it plans a step. Reading it changes nothing."""
 
@@ -210,6 +256,10 @@ class View(Protocol):
     def drafting(self) -> Drafting | None:
         """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
         the policy `takes_ahead`."""
+
+    @property
+    def groups(self) -> KVGroups | None:
+        """KV memory of several groups, whose blocks are asked for there; None for memory of one kind."""
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
@@ -344,7 +394,8 @@ class PolicyFeatures:
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
     it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
     them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
-    flight, and then names each request that computes in a `Chunk`, as with drafts.
+    flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
+    `View.groups` for blocks.
     """
 
     caches_prefixes: bool = False
@@ -354,6 +405,7 @@ class PolicyFeatures:
     verifies_drafts: bool = False
     takes_ahead: bool = False
     fills_pipelines: bool = False
+    asks_groups: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

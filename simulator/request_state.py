@@ -191,6 +191,19 @@ class RequestState:
         self.base_computed, self.base_outputs = prefilled.base_computed, prefilled.base_outputs
         self.setbacks = prefilled.setbacks
 
+    def found(self, tokens: int) -> None:
+        """So many of its leading tokens are cached, and need not be computed."""
+        if tokens:
+            self.base_computed = tokens
+            setbacks = self.set_back()
+            # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
+            setbacks.cached_tokens += min(tokens, self.input_tokens)
+            # So much of what a preemption threw away need not be computed again.
+            found_again = min(tokens, self.lost_tokens)
+            setbacks.recomputed_tokens -= found_again
+            setbacks.skipped_tokens += tokens - found_again
+        self.lost_tokens = 0
+
     def forget(self) -> int:
         """Throw its KV away, but not its sampled tokens; returns the computed tokens that this loses."""
         lost = self.lost_tokens = max(0, self.base_computed - self.padding_tokens)

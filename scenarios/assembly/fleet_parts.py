@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.groups import Group, groups_of
@@ -58,6 +59,7 @@ class BuiltGroup:
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
+            has_kv_groups=parts.has_kv_groups,
             pipeline=parts.pipeline,
             connector=parts.connector,
         )
@@ -65,7 +67,10 @@ class BuiltGroup:
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
-    fleet = tuple(BuiltGroup(group, build_pulling(scenario, group, build)) for group in groups_of(scenario))
+    fleet = tuple(
+        BuiltGroup(group, build_pulling(scenario, group, partial(build, apart=group.role != "both")))
+        for group in groups_of(scenario)
+    )
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:

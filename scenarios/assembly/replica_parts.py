@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
 from scenarios.assembly.offloading import build_offloading, connected_blocks
 from scenarios.assembly.pipeline import build_pipeline, check_pipeline, pipeline_cache
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
@@ -31,6 +32,7 @@ from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
     from simulator.engine.connector.replica import MakeConnector
+    from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
@@ -55,18 +57,24 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
+    has_kv_groups: bool = False
     pipeline: PipelineCost | None = None
     connector: MakeConnector | None = None
 
 
-def build(scenario: Scenario) -> ReplicaParts:
-    """Build policy, memory and costs. Raises InputError where they do not fit together."""
+def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
+    """Build policy, memory and costs; `apart` of a replica that prefills or decodes for others.
+
+    Raises InputError where they do not fit together.
+    """
     policy = build_policy(scenario)
     check_pipeline(scenario)
-    kv = _build_kv(scenario, policy)
+    kv, groups = _build_kv(scenario, policy, apart)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
+    if groups is not None:
+        make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
     pipeline = build_pipeline(scenario, cost)
@@ -93,6 +101,7 @@ def build(scenario: Scenario) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
+        has_kv_groups=groups is not None,
         pipeline=pipeline,
         connector=connector,
     )
@@ -112,8 +121,11 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
 
-def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
-    """Build the KV cache. It leaves memory for the activations of a step of the policy's token budget."""
+def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
+    """Build the KV cache, and its groups where it has several.
+
+    It leaves memory for the activations of a step of the policy's token budget.
+    """
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     drafter = drafter_memory(scenario)
@@ -128,9 +140,11 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
         )
+        if (plan := plan_of(scenario, settings, apart=apart)) is not None:
+            return cache_of(plan, hardware.swap_space_gib), plan
         if hardware.pipeline_parallel > 1:
-            return pipeline_cache(scenario, settings)
-        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks)
+            return pipeline_cache(scenario, settings), None
+        return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks), None
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
 

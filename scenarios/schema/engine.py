@@ -73,6 +73,20 @@ class Engine(Strict):
         doc("rank of the adapters' slots, as vLLM's; null: 16 with `max_loras`"),
     ] = None
 
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool | None, doc("the cache keeps all tokens of windows too, as vLLM's; null: groups where the policy has them")
+    ] = None
+    prefix_match_unit: Annotated[
+        Annotated[int, Field(ge=1, le=2**20)] | None,
+        doc("tokens at whose multiples hits of states may end, as vLLM's; null: whole blocks"),
+        Unit("tokens"),
+    ] = None
+    prefix_cache_retention_interval: Annotated[
+        Annotated[int, Field(ge=0, le=10**9)] | Literal["all"] | None,
+        doc("tokens between kept windows and states, as vLLM's; null: 0, where prompts end alone"),
+        Unit("tokens"),
+    ] = None
+
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
@@ -112,7 +126,8 @@ class Engine(Strict):
 
 
 CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
-UNSAID = (*CAPS, "speculative_config", "max_lora_rank")
+KV_GROUPS = ("disable_hybrid_kv_cache_manager", "prefix_match_unit", "prefix_cache_retention_interval")
+UNSAID = (*CAPS, *KV_GROUPS, "speculative_config", "max_lora_rank")
 """Keys that are null, and not written out, unless they are given."""
 ONLY_GIVEN = (
     *UNSAID,

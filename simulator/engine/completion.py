@@ -61,6 +61,8 @@ class Completion:
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
         self.finished: Callable[[], None] | None = None  # see `Replica.tell_finished`
+        # Forgets the content of a request that leaves, where there is a prefix cache.
+        self.forget: Callable[[int], None] | None = None if state.cache is None else state.cache.end
         self.ended: Callable[[int], None] | None = None  # told the row of each request that leaves, served or not
 
     def end(self, live: RequestState, status: Status, end_s: float) -> None:
@@ -83,8 +85,8 @@ class Completion:
             state.companion.ended(live.row, aborted=status is Status.ABORTED)
         if self._on_end is not None:
             del state.lives[live.row]
-        if state.cache is not None:
-            state.cache.end(live.row)
+        if self.forget is not None:
+            self.forget(live.row)
         if self.admission is not None:
             self.admission.end(live.row)
         if self.ended is not None:

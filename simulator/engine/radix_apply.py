@@ -5,12 +5,15 @@ SGLang allocates for a prefill as a whole. Pages are evicted ahead of need where
 each request of a step, and, when requests are retracted, 20 tokens for each that stays. Lines are those of 0.5.23.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from simulator.division import cdiv
 from simulator.engine.block_growth import take_decode_blocks
-from simulator.engine.cache_apply import AppliedPlan
+from simulator.engine.cache_apply import AppliedPlan, apply_in_order
 from simulator.engine.state import ReplicaState
+from simulator.engine.view import Viewer
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan
 from simulator.request import RequestView
@@ -18,6 +21,17 @@ from simulator.request import RequestView
 WAITING_PREFIX_REFRESH_INTERVAL = 32
 WAITING_QUEUE_PREFIX_MATCH_MAX = 128
 RETRACT_DECODE_STEPS = 20  # tokens made room for, a request that stays (schedule_batch.py:2391)
+
+
+Applied = Callable[[StepPlan, float], AppliedPlan]
+
+
+def in_order(state: ReplicaState, viewer: Viewer) -> Applied | None:
+    """Return what applies the plans of a replica in order; None where it does not matter who takes which block."""
+    tree, cache = state.tree, state.cache
+    if tree is not None:
+        return partial(apply_to_tree, state, tree)
+    return None if cache is None else partial(apply_in_order, state, cache, viewer)
 
 
 def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: float) -> AppliedPlan:

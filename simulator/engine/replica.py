@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import apply_in_order, steps_to_hit
+from simulator.engine.cache_apply import steps_to_hit
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion, OnEnd
 from simulator.engine.context_stats import ContextStats
@@ -22,7 +22,7 @@ from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, re
 from simulator.engine.late_results import LateResults
 from simulator.engine.livelock import Progress
 from simulator.engine.overlap_results import OverlapResults
-from simulator.engine.radix_apply import apply_to_tree
+from simulator.engine.radix_apply import in_order
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
@@ -91,6 +91,7 @@ class Replica:
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
+        self._in_order = in_order(state, self._viewer)
         self._view = self._viewer.view
         self._execute_step = executor.execute
         self._decode_run_s = traits.decode_run_s if fast_forward else None
@@ -188,11 +189,8 @@ class Replica:
         batch = state.batch
         swapped, changes, is_odd = (0, 0), False, False
         prefill: Sequence[ScheduledChunk] = ()
-        if state.cache is not None:
-            if state.tree is not None:
-                done = apply_to_tree(state, state.tree, plan, now_s)
-            else:
-                done = apply_in_order(state, state.cache, viewer, plan, now_s)
+        if self._in_order is not None:
+            done = self._in_order(plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
             is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
@@ -216,7 +214,7 @@ class Replica:
             decode_seqs, held = batch.size, batch.held
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
-            if state.cache is None:
+            if self._in_order is None:
                 needed = batch.blocks_needed()
                 if needed:
                     take_decode_blocks(state, needed)

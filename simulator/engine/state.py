@@ -327,16 +327,7 @@ class ReplicaState:
         request = self.requests[live.row]
         hits, _ = cache.hits(request, live.num_tokens)
         cache.take_hits(request, hits)
-        if hits:
-            live.base_computed = hits * self.batch.block_size
-            setbacks = live.set_back()
-            # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
-            setbacks.cached_tokens += min(live.base_computed, live.input_tokens)
-            # So much of what a preemption threw away need not be computed again.
-            found_again = min(live.base_computed, live.lost_tokens)
-            setbacks.recomputed_tokens -= found_again
-            setbacks.skipped_tokens += live.base_computed - found_again
-        live.lost_tokens = 0
+        live.found(hits * self.batch.block_size)
         return hits
 
     def _grant(self, live: RequestState, reserve: int, padding: int) -> None:

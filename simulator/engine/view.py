@@ -8,7 +8,7 @@ from typing import Protocol, cast
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_tree import Node
-from simulator.plan import BatchView, PrefixMatches, WaitingView
+from simulator.plan import BatchView, KVGroups, PrefixMatches, WaitingView
 from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView
 from simulator.request_state import RequestState, ScheduledChunk
@@ -28,7 +28,7 @@ class ReplicaView:
 
     __slots__ = (
         "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
-        "decoding_last_first", "drafting", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
+        "decoding_last_first", "drafting", "groups", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
         "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits",
         "prefix_matches", "recompute_s", "running", "running_loras", "step_tokens", "swap_s", "waiting",
     )  # fmt: skip
@@ -59,6 +59,7 @@ class ReplicaView:
         self.decode_blocks_needed = 0
         self.late_blocks = state.late_frees.ahead
         self.drafting: Drafting | None = None
+        self.groups: KVGroups | None = None
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
 

@@ -12,6 +12,7 @@ from simulator.engine.connector.loop import ConnectedLoop
 from simulator.engine.connector.replica import ConnectedReplica
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.hybrid.replica import GroupedReplica
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.pipeline.batch_queue import BatchQueueLoop
@@ -88,9 +89,9 @@ class Fleet:
         slots, streams = state.policy.max_num_seqs, state.traits.streams
         others = (group.speculation, group.make_executor, group.connector, group.pipeline)
         has_more = state.adapters is not None or state.traits.encodes_images
-        if has_more and (group.role != "both" or any(other is not None for other in others)):
+        if has_more and (group.role != "both" or group.has_kv_groups or any(other is not None for other in others)):
             what = f"the group {group.name} serves adapters or images"
-            what += ": drafts, a KV connector, stages, a device or another group for a part know none yet"
+            what += ": drafts, KV groups or a connector, stages, a device or another group for a part know none yet"
             raise InputError(what, hint="leave max_loras and max_image_embeddings out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
@@ -124,6 +125,12 @@ class Fleet:
         if group.speculation is not None:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
+        if group.has_kv_groups:
+            others = group.speculation, group.pipeline, group.connector
+            if group.role != "both" or any(part is not None for part in others):
+                what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
+                raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
+            make = GroupedReplica
         if group.connector is not None:
             _check_connector(group)
             make = partial(ConnectedReplica, group.connector)

@@ -42,7 +42,7 @@ class ReplicaGroup:
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
     With `speculation` each decodes speculatively; with `pipeline`, which is then the cost, each has its stages; with
-    `connector`, which makes it, each has a KV connector.
+    `connector`, which makes it, each has a KV connector. `has_kv_groups`: its blocks are `GroupedBlocks`.
     """
 
     make_policy: Callable[[], Policy]
@@ -64,6 +64,7 @@ class ReplicaGroup:
     speculation: Speculation | None = None
     connector: MakeConnector | None = None
     pipeline: PipelineCost | None = None
+    has_kv_groups: bool = False
 
     @property
     def usable_blocks(self) -> int:

@@ -113,6 +113,7 @@ class NaiveReplica:
     note: object = None
     caches_prefixes = False
     drafting = None
+    groups = None
 
     def decoding_last_first(self) -> None:
         """No list is kept: a policy sorts."""

@@ -34,7 +34,7 @@ from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of
 from tests.parity.connected_features import CONNECTED
 from tests.parity.draft_cases import TOGETHER
-from tests.parity.hybrid_features import hybrid_plan
+from tests.parity.hybrid_features import hybrid, hybrid_plan
 from tests.parity.image_features import encoder
 from tests.parity.pipeline_features import pipeline
 
@@ -224,6 +224,7 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "queue_caps": queue_caps,
     "dp": ranks,
     "encoder": encoder,
+    "hybrid": hybrid,
     "lora": lora,
     "hybrid_plan": hybrid_plan,
     "pipeline": pipeline,

@@ -5,8 +5,13 @@ from math import prod
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.fleet.group import ReplicaGroup
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, NoRoomError, group_blocks, plan_kv
+from simulator.memory.grouped import GroupedBlocks, engine_block_size
+from simulator.simulate import simulate_fleet
+from tests.parity.cases import Memory, cost_of, policy_of, workload_of
+from tests.parity.pipeline_features import with_ids
 
 Case = Mapping[str, Any]
 
@@ -105,3 +110,28 @@ def told(plan: KVPlan) -> dict[str, Any]:
         "max_concurrency": plan.max_concurrency,
         "capacity_tokens": plan.capacity_tokens,
     }
+
+
+def hybrid(case: Case, *, fast_forward: bool = True) -> list[dict[str, Any]]:
+    """The steps of a replica whose memory has several KV groups."""
+    given = with_ids(case)
+    run = simulate_fleet(workload_of(given), [group_of_plan(given)], fast_forward=fast_forward, log_decisions=True)
+    assert run.decisions is not None
+    return [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
+
+
+def group_of_plan(case: dict[str, Any], **more: Any) -> ReplicaGroup:
+    """The replica of a case, with the cache that start-up plans for its number of blocks."""
+    config = case["config"]
+    blocks, retention = config["num_gpu_blocks"], config["retention_interval"]
+    plan = plan_kv(layers_of(config), [0], settings_of(config), num_gpu_blocks=blocks)
+    memory = Memory(blocks, engine_block_size(plan))
+    policy = policy_of(case)
+    return ReplicaGroup(
+        lambda: policy,
+        memory,
+        cost_of(case),
+        make_blocks=lambda usable, host: GroupedBlocks(plan, usable, retention),
+        has_kv_groups=True,
+        **more,
+    )

@@ -1,7 +1,12 @@
 """Hybrid caches as vLLM plans them, and each rule is needed for that."""
 
+from typing import Any
+
 import pytest
 
+from simulator.errors import PolicyError
+from simulator.memory.grouped import GroupedBlocks
+from simulator.memory.ledger import OutOfBlocksError
 from tests.parity import hybrid_features
 from tests.parity.test_features import broken, recorded
 
@@ -63,3 +68,118 @@ def test_each_rule_of_the_groups_is_needed(old: str, new: str, monkeypatch: pyte
     made = broken("simulator.hardware.kv_groups", old, new)
     monkeypatch.setattr("simulator.hardware.kv_plan.kv_groups", made.kv_groups)
     assert differing() > 0
+
+
+COLUMNS = ("scheduled", "admitted", "preempted", "waiting", "running", "num_free_blocks", "num_free_blocks_end")
+
+
+def decided_otherwise(step: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    return (
+        any(step[name] != theirs[name] for name in COLUMNS)
+        or list(step["scheduled"]) != list(theirs["scheduled"])
+        or sorted(step["finished"]) != sorted(theirs["finished"])
+        or abs(step["t_end"] - theirs["t_end"]) > 1e-6
+    )
+
+
+def same_steps(item: dict[str, Any]) -> bool:
+    """Whether each step of a case is decided as vLLM did, jumping over steps or not."""
+    kept = [
+        [step for step in steps if step["scheduled"] or step["finished"] or step["preempted"]]
+        for steps in (hybrid_features.hybrid(item["case"], fast_forward=item["seed"] % 2 == 0), item["records"])
+    ]
+    ours, theirs = kept
+    return len(ours) == len(theirs) and not any(map(decided_otherwise, ours, theirs))
+
+
+def running_cases() -> list[dict[str, Any]]:
+    return [item for item in recorded("hybrid") if "records" in item]
+
+
+def test_recorded_steps_with_several_groups_are_decided_as_vllm_did() -> None:
+    assert len(running_cases()) == 60
+    assert all(same_steps(item) for item in running_cases()[::4])
+
+
+def is_noticed() -> bool:
+    for item in running_cases():
+        try:
+            if not same_steps(item):
+                return True
+        except (AssertionError, ArithmeticError, LookupError, ValueError, TypeError, PolicyError, OutOfBlocksError):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("max(0, computed - self.cache.window + 1)", "max(0, computed - self.cache.window)"),
+        ("computed // self.cache.chunk * self.cache.chunk", "0"),
+        ("needed = min(needed, self.most)", "pass"),
+        ("if run >= needed:", "if run > needed:"),
+        ("range(max(first, end - needed), min(stop, end))", "range(max(first, end - 1), min(stop, end))"),
+        ("segment = (unit if retention is None else retention) // size", "segment = 0"),
+        ("[prompt - 1, junction] if junction else [prompt - 1]", "[prompt - 1]"),
+        ("        if step > 1:\n            self.enter_tail", "        if step > 99:\n            self.enter_tail"),
+    ],
+)
+def test_each_rule_of_the_tables_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = broken("simulator.memory.group_tables", old, new)
+    for name in ("ChunkedTables", "GroupTables", "WindowTables"):
+        monkeypatch.setattr(f"simulator.memory.grouped.{name}", getattr(made, name))
+    assert is_noticed()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if hit and self.pool.first_key(hit[-1]) in self.fresh:", "if False:"),
+        ("min(needed, 1 + copies + (self._saved(asked, gone) > 0))", "needed"),
+        ("self.fresh.add(key)", "pass"),
+    ],
+)
+def test_each_rule_of_the_states_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "simulator.memory.state_tables"
+    if old == "self.fresh.add(key)":
+        old, new = "            if key is not None:\n                self.fresh.add(key)", "            pass"
+    monkeypatch.setattr("simulator.memory.grouped.StateTables", broken(source, old, new).StateTables)
+    assert is_noticed()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if aligned > start or size <= longest:", "if True:"),
+        ("stops = [last_stop]", "stops = [0]"),
+        ("if last_stop < tail < prompt:", "if False:"),
+        ("if start < junction < end:", "if False:"),
+        ("        last_stop = 0", "        pass"),
+        ("prefill_end = max(prompt, known - 1)", "prefill_end = prompt"),
+    ],
+)
+def test_each_rule_of_a_chunks_end_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = broken("simulator.policies.chunked_prefill.grouped", old, new)
+    monkeypatch.setattr("simulator.policies.chunked_prefill.grouped_step", made.grouped_step)
+    assert is_noticed()
+
+
+@pytest.mark.parametrize("number", range(0, 60, 9))
+def test_jumps_change_nothing_and_blocks_are_conserved(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks are free at the end, and at each plan's end pool and tables of all groups agree."""
+    case = running_cases()[number]["case"]
+    made: list[GroupedBlocks] = []
+    init, end_plan = GroupedBlocks.__init__, GroupedBlocks.end_plan
+
+    def kept(self: GroupedBlocks, *args: Any) -> None:
+        init(self, *args)
+        made.append(self)
+
+    def checked(self: GroupedBlocks) -> None:
+        end_plan(self)
+        self.check()
+
+    monkeypatch.setattr(GroupedBlocks, "__init__", kept)
+    monkeypatch.setattr(GroupedBlocks, "end_plan", checked)
+    assert hybrid_features.hybrid(case) == hybrid_features.hybrid(case, fast_forward=False)
+    assert [blocks.num_free for blocks in made] == [blocks.num_blocks for blocks in made]

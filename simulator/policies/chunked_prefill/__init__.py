@@ -14,6 +14,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
+from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.images import plan_with_images
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import (
@@ -94,6 +95,7 @@ class ChunkedPrefill:
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
+    asks_groups: ClassVar[bool] = True
     fills_pipelines: ClassVar[bool] = True
 
     @property
@@ -147,6 +149,8 @@ class ChunkedPrefill:
         drafting = view.drafting
         if drafting is not None and drafting.connector is not None:
             return connected_step(view, self._limits, drafting, drafting.connector)
+        if view.groups is not None:
+            return grouped_step(view, self._limits, view.groups)
         if self._limits.encoder:
             return plan_with_images(view, self._limits, is_async=bool(self.async_scheduling))
         if self.prefill_schedule_interval > 1:
@@ -169,8 +173,8 @@ SYSTEM = System(
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
             "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, "
-            "ranks in lockstep, LoRA, images, drafts of five methods, alone, beside a cadence and in ranks (4,770 cases), "
-            "and pipelines of up to 8 stages (560 cases)"
+            "ranks in lockstep, LoRA, images, drafts of five methods, alone, beside a cadence and in ranks "
+            "(4,770 cases), and pipelines of up to 8 stages (560 cases)"
         ),
         uncovered=(
             "drafts of other methods, sliding windows, drafts, adapters or images on a pipeline, asynchronous ranks in "

@@ -29,6 +29,7 @@ CASES = {
     "tables-h100-mixtral": ("h100-vllm-0.24", "bf16, ", "experts"),
     "tables-h100-qwen3-30b-fp8": ("h100-vllm-0.19", "fp8_block, ", "experts"),
     "tables-h200-gpt-oss-120b": ("h200-vllm-0.24", "bf16, ", "decode attention, window 128"),
+    "tables-h200-gpt-oss-window": ("h200-vllm-0.24", "bf16, ", "decode attention, window 128"),
     "tables-l40s": ("l40s-vllm-0.24", "fp8, ", "decode attention"),
     "tables-rtx-pro-6000": ("rtx-pro-6000-vllm-0.24", "nvfp4, ", "decode attention"),
 }

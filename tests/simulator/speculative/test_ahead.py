@@ -1,11 +1,23 @@
 """Memory ahead of SGLang's drafts, by hand, and what its server does not start."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.errors import InputError
+from simulator.fleet.group import ReplicaGroup
+from simulator.policies.sglang import Sglang
+from simulator.simulate import simulate_fleet
+from simulator.speculative.acceptance import DrawnAcceptance
 from simulator.speculative.ahead import check_server, most_accepted, tokens_ahead, verified_tokens
 from simulator.speculative.config import SpeculativeConfig
+from simulator.speculative.speculation import Speculation
+from simulator.timing.cost import StepShape
+from simulator.timing.linear_cost import Linear
+from simulator.workload import Workload
+from tests.laws.scenarios import Memory
 
 TREE: dict[str, Any] = {"eagle_topk": 4, "num_draft_tokens": 8}
 
@@ -79,3 +91,24 @@ def test_sglang_does_not_start_it(given: dict[str, Any], server: dict[str, Any],
 def test_sglang_starts_it() -> None:
     check_server(SpeculativeConfig("eagle", 3), **SERVER | {"mixes": True})
     check_server(SpeculativeConfig("eagle", 0), **SERVER | {"max_num_seqs": 10**6})
+
+
+class Alike:
+    """A common step of a second."""
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        return 1.0
+
+
+def test_ranks_that_share_their_steps_do_not_draft_ahead() -> None:
+    made = Sglang(max_num_seqs=4)
+    speculation = Speculation(SpeculativeConfig("eagle", 3), DrawnAcceptance([0.5], 0), 1000)
+    group = ReplicaGroup(
+        lambda: made, Memory(100, 1), Linear(1.0), speculation=speculation, group_cost=Alike(), replicas=2
+    )
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    whole = Workload(
+        arrival_s=np.zeros(1), input_tokens=one, output_tokens=one, max_tokens=one, priority=none, class_index=none
+    )
+    with pytest.raises(InputError, match="only in ranks of their own"):
+        simulate_fleet(whole, [group])

@@ -1,0 +1,84 @@
+"""The KV cache of a scenario whose model's layers keep different things of a request."""
+
+from collections.abc import Callable
+
+from scenarios.assembly.engine_policy import policy_label
+from scenarios.schema.scenario import Scenario
+from simulator.hardware.kv import GIB, KVCache, MemorySettings
+from simulator.hardware.kv_plan import KVPlan
+from simulator.memory.blocks import KVBlocks
+from simulator.memory.grouped import GroupedBlocks, engine_block_size
+from simulator.plan import PolicyFeatures
+from simulator.policies import policy_class
+
+_KEY = "engine.disable_hybrid_kv_cache_manager"
+
+
+def plan_of(scenario: Scenario, settings: MemorySettings, *, apart: bool) -> KVPlan | None:
+    """Plan the KV groups of a replica; None where its cache keeps all tokens of all layers alike.
+
+    `apart`: it prefills or decodes for others. InputError for groups that are asked for and cannot be, and where not
+    one request of the longest context fits.
+    """
+    engine = scenario.engine
+    off = engine.disable_hybrid_kv_cache_manager
+    if off or not settings.model.has_kv_groups:
+        _check_unused(scenario)
+        return None
+    if (reason := _obstacle(scenario, apart)) is not None:
+        if off is False:
+            raise scenario.error(_KEY, f"there are no KV groups: {reason}", "leave the key out")
+        _check_unused(scenario)
+        return None
+    return settings.plan(
+        enable_prefix_caching=engine.enable_prefix_caching,
+        batches_in_flight=2 if engine.parameter("async_scheduling") else 1,
+        num_gpu_blocks=scenario.hardware.num_gpu_blocks,
+        prefix_match_unit=engine.prefix_match_unit,
+    )
+
+
+def _obstacle(scenario: Scenario, apart: bool) -> str | None:
+    """Why a replica has no KV groups; None if it has."""
+    engine = scenario.engine
+    if not PolicyFeatures.of(policy_class(engine.policy)).asks_groups:
+        return f"the policy {policy_label(engine.policy)} does not plan with them"
+    if apart:
+        return "the replicas prefill and decode apart"
+    if scenario.hardware.pipeline_parallel > 1:
+        return "they do not go with hardware.pipeline_parallel yet"
+    if scenario.hardware.kv_offload is not None:
+        return "they do not go with hardware.kv_offload yet"
+    found = {
+        "speculative_config": engine.speculative_config is not None,
+        "max_loras": engine.parameter("max_loras") is not None,
+        "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
+    }
+    return next((f"they do not go with engine.{key} yet" for key, is_given in found.items() if is_given), None)
+
+
+def _check_unused(scenario: Scenario) -> None:
+    """Raise InputError for a key that only KV groups have a use for."""
+    for key in ("prefix_match_unit", "prefix_cache_retention_interval"):
+        if getattr(scenario.engine, key) is not None:
+            what = f"the cache of {scenario.resolve_model().name} has no groups here, for which alone the key is"
+            raise scenario.error(f"engine.{key}", what, "leave it out")
+
+
+def cache_of(plan: KVPlan, swap_space_gib: float) -> KVCache:
+    """Return the counts of a planned cache, in blocks of the layers that keep all tokens."""
+    each = plan.bytes_per_block[0]
+    return KVCache(plan.num_blocks, engine_block_size(plan), int(swap_space_gib * GIB) // each, each)
+
+
+def blocks_of(scenario: Scenario, plan: KVPlan) -> Callable[[int, int], KVBlocks]:
+    """Return the maker of blocks of a planned cache."""
+    interval = scenario.engine.prefix_cache_retention_interval
+    size = plan.scheduler_block_size
+    if isinstance(interval, int) and interval % size:
+        what = f"{interval} is no multiple of {size} tokens, the smallest block that all groups have"
+        raise scenario.error(
+            "engine.prefix_cache_retention_interval", what, f"allowed: 0, {size}, {2 * size}, ..., all"
+        )
+    retention = None if interval == "all" else interval or 0
+    return lambda usable, host: GroupedBlocks(plan, usable, retention)

@@ -1,0 +1,276 @@
+"""Block tables of one KV group: what a request needs, what it no longer needs, and what others may find of it.
+
+The rules are those of vllm/v1/core/single_type_kv_cache_manager.py of 0.33, whose line numbers are given. A table has
+an entry for each block of the sequence, which is `NULL` where nothing is kept.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simulator.division import cdiv
+from simulator.hardware.kv_groups import LayerCache
+from simulator.memory.block_keys import BlockKeys
+from simulator.memory.group_pool import NULL, GroupPool
+
+
+class Asked(NamedTuple):
+    """What a request is to compute next, and how far its prompt goes.
+
+    `computed` tokens lie before the chunk, hits included, which ends at `end`. `prefill_end` is where its prefill ends,
+    or 0 where a state is kept of every chunk.
+    """
+
+    row: int
+    computed: int
+    end: int
+    prefill_end: int = 0
+
+
+class GroupRules(NamedTuple):
+    """What all groups share: tokens of a hash block and of the unit of hits, and what is retained of prompts.
+
+    `retention` is vLLM's `prefix_cache_retention_interval`: None keeps what any request may find, 0 what the same
+    prompt or a longer one may, and more than that something at each multiple.
+    """
+
+    hash_size: int
+    unit: int
+    retention: int | None = 0
+
+
+class GroupTables:
+    """Tables of a group whose layers keep all tokens."""
+
+    keeps_all = True
+
+    def __init__(self, cache: LayerCache, number: int, pool: GroupPool, rules: GroupRules, most: int) -> None:
+        self.cache = cache
+        self.size = cache.block_size
+        self.number = number
+        self.pool = pool
+        self.rules = rules
+        self.most = most  # blocks that a request may hold at once; 0: no bound
+        self.tables: dict[int, list[int]] = {}
+        self.entered: dict[int, int] = {}  # leading blocks that have entered the cache, or never will
+        self.shared_tails: dict[int, tuple[int, int]] = {}  # row -> place and block that is copied before it is written
+        self.copies: list[int] = []  # blocks held until the end of the plan: sources and copies
+
+    # Taking
+
+    def passed(self, computed: int) -> int:
+        """Leading tokens that the next one no longer needs."""
+        return 0
+
+    def dropped(self, row: int, computed: int) -> list[int]:
+        """Places whose blocks are not needed after so many tokens, from the last to the first (:655)."""
+        table = self.tables.get(row)
+        places: list[int] = []
+        if table:
+            for place in range(min(self.passed(computed) // self.size, len(table)) - 1, -1, -1):
+                if table[place] == NULL:
+                    break
+                places.append(place)
+        return places
+
+    def drop(self, row: int, computed: int) -> None:
+        """Free the blocks that are not needed after so many tokens."""
+        if places := self.dropped(row, computed):
+            table = self.tables[row]
+            blocks = [table[place] for place in places]
+            for place in places:
+                table[place] = NULL
+            self.pool.release(blocks)
+
+    def needed(self, asked: Asked, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
+        """Free blocks that the chunk takes, those of a `hit` that no request uses included (:180).
+
+        `whole`: the question is whether all of the request would fit.
+        """
+        needed = cdiv(asked.end, self.size)
+        if whole and self.most:
+            needed = min(needed, self.most)
+        held = len(self.tables.get(asked.row, ()))
+        if held:
+            return max(0, needed - held) + (asked.row in self.shared_tails)
+        skipped = self.passed(asked.computed) // self.size
+        unused = self._unused(hit[skipped:])
+        return max(0, needed - max(skipped, len(hit))) + unused + self._ends_inside(hit, asked.computed)
+
+    def _unused(self, hit: Sequence[int]) -> int:
+        return sum([block != NULL and not self.pool.references[block] for block in hit])
+
+    def _ends_inside(self, hit: Sequence[int], tokens: int) -> bool:
+        """Return whether a hit ends inside a block, which is then copied."""
+        return len(hit) > 0 and tokens % self.size != 0
+
+    def reserve(self, asked: Asked) -> None:
+        """Note what the chunk keeps on its way; its blocks are there."""
+
+    def begin(self, row: int, hit: Sequence[int], tokens: int) -> None:
+        """Begin the table of a request with what it found of its first `tokens` tokens (:255)."""
+        skipped = self.passed(tokens) // self.size
+        used = hit[skipped:]
+        self.pool.use(used)
+        self.tables[row] = [NULL] * skipped + list(used)
+        self.entered[row] = len(self.tables[row])
+        if self._ends_inside(used, tokens):
+            self.entered[row] = tokens // self.size
+            self.shared_tails[row] = tokens // self.size, used[-1]
+
+    def extend(self, asked: Asked) -> None:
+        """Take the blocks of the chunk (:373)."""
+        table = self.tables.setdefault(asked.row, [])
+        if asked.row in self.shared_tails:
+            self.copy_tail(asked.row, self.pool.take(1)[0])
+        table += self.pool.take(max(0, cdiv(asked.end, self.size) - len(table)))
+
+    def copy_tail(self, row: int, copy: int) -> None:
+        """Let a request go on in a copy of the block that its hit ends in."""
+        place, source = self.shared_tails.pop(row)
+        self.tables[row][place] = copy
+        self.pool.references[copy] += 1
+        self.copies += [source, copy]
+
+    def free(self, row: int) -> None:
+        """Free the blocks of a request, from its tail (:571)."""
+        self.entered.pop(row, None)
+        self.shared_tails.pop(row, None)
+        self.pool.release(reversed(self.tables.pop(row, [])))
+
+    # Entering
+
+    def enter(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:
+        """Let others find what the request has of its first `tokens` tokens, of which `known` have keys (:477)."""
+        size, step = self.size, self.size // self.rules.hash_size
+        first = self.entered.get(row, 0)
+        full = min(tokens, known // self.rules.hash_size * self.rules.hash_size) // size
+        if first < full:
+            table = self.tables[row]
+            for place in self.kept(first, full, [prompt - 1, junction] if junction else [prompt - 1]):
+                if table[place] != NULL:
+                    self.pool.enter(table[place], self.number, keys[(place + 1) * step - 1], (place + 1) * size)
+            self.entered[row] = full
+        if step > 1:
+            self.enter_tail(row, keys, tokens, known, prompt, junction)
+
+    def kept(self, first: int, stop: int, boundaries: Sequence[int]) -> Sequence[int]:
+        """Of the blocks from `first` to before `stop`, those that may serve a hit."""
+        return range(first, stop)
+
+    def enter_tail(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:
+        """Let others find the prompt's end inside a block (:859)."""
+        unit = self.rules.hash_size
+        end = min((prompt - 1) // unit, known // unit) * unit
+        table = self.tables[row]
+        if 0 < end <= tokens and end % self.size and end // self.size < len(table):
+            block = table[end // self.size]
+            if block != NULL:
+                self.pool.enter(block, self.number, keys[end // unit - 1], end)
+
+    # Looking
+
+    def look(self, keys: BlockKeys, groups: Sequence[int], most: int, unit: int) -> tuple[list[list[int]], int]:
+        """Blocks, for each of these alike groups, of the longest prefix of `most` tokens, and its tokens (:757)."""
+        size, unit_keys = self.size, self.rules.hash_size
+        found: list[list[int]] = []
+        for place in range(most // size):
+            blocks = self.pool.found(keys[(place + 1) * size // unit_keys - 1], groups)
+            if blocks is None:
+                break
+            found.append(blocks)
+        tokens = len(found) * size
+        if unit < size and size % unit == 0:
+            first = tokens // unit
+            for fine in range(min(first + size // unit - 1, most // unit) - 1, first - 1, -1):
+                blocks = self.pool.found(keys[(fine + 1) * unit // unit_keys - 1], groups)
+                if blocks is not None:
+                    found.append(blocks)
+                    tokens = (fine + 1) * unit
+                    break
+        tokens -= tokens % unit
+        return by_group(found[: cdiv(tokens, size)], groups), tokens
+
+
+def by_group(places: Sequence[Sequence[int]], groups: Sequence[int]) -> list[list[int]]:
+    """Blocks of each group, in order of their places."""
+    return [list(blocks) for blocks in zip(*places, strict=True)] or [[] for _ in groups]
+
+
+class WindowTables(GroupTables):
+    """Tables of a group whose layers see a window."""
+
+    keeps_all = False
+
+    def passed(self, computed: int) -> int:
+        """(:1148)"""
+        return max(0, computed - self.cache.window + 1)
+
+    def kept(self, first: int, stop: int, boundaries: Sequence[int]) -> Sequence[int]:
+        """The tails of windows that end where a hit may end (:1067)."""
+        unit, size, retention = self.rules.unit, self.size, self.rules.retention
+        if unit % size:
+            return range(first, stop)
+        needed = cdiv(self.cache.window - 1, size)
+        kept: set[int] = set()
+        segment = (unit if retention is None else retention) // size
+        if segment:
+            if needed >= segment:
+                return range(first, stop)
+            kept = {place for place in range(first, stop) if place % segment >= segment - needed}
+        if retention is not None:
+            for boundary in boundaries:
+                end = boundary // unit * unit // size
+                kept |= set(range(max(first, end - needed), min(stop, end)))
+        return sorted(kept)
+
+    def enter_tail(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:
+        """Nothing: a window is found by whole blocks."""
+
+    def look(self, keys: BlockKeys, groups: Sequence[int], most: int, unit: int) -> tuple[list[list[int]], int]:
+        """(:969)"""
+        size, step = self.size, self.size // self.rules.hash_size
+        needed = cdiv(self.cache.window - 1, size)
+        found: dict[int, list[int]] = {}
+        run = stop = 0
+        for place in range(most // size - 1, -1, -1):
+            blocks = self.pool.found(keys[(place + 1) * step - 1], groups)
+            if blocks is None:
+                run = 0
+                continue
+            if run == 0 and size != unit and (place + 1) * size % unit:
+                continue
+            found[place] = blocks
+            run += 1
+            if run >= needed:
+                stop = place + run
+                break
+        else:
+            stop = run
+            while size != unit and stop * size % unit:
+                stop -= 1
+        null = [NULL] * len(groups)
+        return by_group([found.get(place, null) for place in range(stop)], groups), stop * size
+
+
+class ChunkedTables(GroupTables):
+    """Tables of a group with chunked local attention."""
+
+    keeps_all = False
+
+    def passed(self, computed: int) -> int:
+        """(:1381)"""
+        return computed // self.cache.chunk * self.cache.chunk
+
+    def enter_tail(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:
+        """Nothing: a chunk is found by whole blocks."""
+
+    def look(self, keys: BlockKeys, groups: Sequence[int], most: int, unit: int) -> tuple[list[list[int]], int]:
+        """(:1282)"""
+        size, step = self.size, self.size // self.rules.hash_size
+        rows = [[NULL] * len(groups) for _ in range(self.passed(most) // size)]
+        for place in range(len(rows), most // size):
+            blocks = self.pool.found(keys[(place + 1) * step - 1], groups)
+            if blocks is None:
+                break
+            rows.append(blocks)
+        return by_group(rows, groups), len(rows) * size

@@ -1,0 +1,85 @@
+"""A scenario's model with windows or states has KV groups, unless something speaks against them."""
+
+from typing import Any
+
+import pytest
+
+import scenarios
+from scenarios.assembly.replica_parts import build
+from simulator.errors import InputError
+from simulator.memory.grouped import GroupedBlocks
+
+WINDOW: dict[str, Any] = {
+    "model": {"base": "gpt-oss-20b", "max_model_len": 8000},
+    "hardware": {"gpu": "h100"},
+    "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 5e-5, "per_context_token_s": 0},
+    "workload": {
+        "requests": 40,
+        "classes": [
+            {
+                "name": "a",
+                "arrival": {"process": "poisson", "rate": 4},
+                "input": {"dist": "fixed", "value": 2000},
+                "output": {"dist": "fixed", "value": 40},
+            }
+        ],
+    },
+    "engine": {"policy": "vllm", "max_num_seqs": 64},
+}
+
+
+def with_engine(**keys: Any) -> scenarios.Scenario:
+    return scenarios.load({**WINDOW, "engine": {**WINDOW["engine"], **keys}})
+
+
+def test_a_window_takes_half_of_the_memory() -> None:
+    grouped, whole = build(with_engine()), build(with_engine(disable_hybrid_kv_cache_manager=True))
+    assert isinstance(grouped.make_blocks(100, 0), GroupedBlocks)
+    assert grouped.has_kv_groups
+    assert not whole.has_kv_groups
+    assert grouped.kv.bytes_per_block * 2 == whole.kv.bytes_per_block
+    engine: dict[str, Any] = WINDOW["engine"]
+    sized = ((1500, engine), (750, {**engine, "disable_hybrid_kv_cache_manager": True}))
+    runs = [
+        scenarios.run(scenarios.load({**WINDOW, "hardware": {"gpu": "h100", "num_gpu_blocks": blocks}, "engine": keys}))
+        for blocks, keys in sized
+    ]
+    assert runs[0].summary["completed"] == runs[1].summary["completed"] == 40
+    assert runs[0].summary["mean_ttft_ms"] < runs[1].summary["mean_ttft_ms"]
+
+
+def test_jumps_over_quiet_steps_change_nothing() -> None:
+    scenario = with_engine(async_scheduling=True, enable_prefix_caching=True)
+    fast, slow = (scenarios.run(scenario, fast_forward=fast) for fast in (True, False))
+    assert fast.summary["mean_e2el_ms"] == slow.summary["mean_e2el_ms"]
+    assert fast.requests.equals(slow.requests)
+
+
+@pytest.mark.parametrize("more", [{"max_loras": 2}, {"prefill_schedule_interval": 4}])
+def test_where_groups_cannot_be_all_tokens_are_kept(more: dict[str, Any]) -> None:
+    assert not build(with_engine(**more)).has_kv_groups
+    with pytest.raises(InputError, match="there are no KV groups: they do not go with"):
+        build(with_engine(**more, disable_hybrid_kv_cache_manager=False))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"policy": "continuous", "disable_hybrid_kv_cache_manager": False}, "continuous does not plan with them"),
+        ({"prefix_cache_retention_interval": 24, "enable_prefix_caching": True}, "24 is no multiple of 16 tokens"),
+        ({"prefix_match_unit": 7, "enable_prefix_caching": True}, "must divide the blocks"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build(with_engine(**keys))
+    assert said in str(caught.value)
+
+
+def test_keys_of_groups_are_refused_without_them() -> None:
+    llama = {**WINDOW, "model": "llama-3.1-8b", "engine": {"policy": "vllm", "prefix_match_unit": 16}}
+    with pytest.raises(InputError, match="has no groups here"):
+        build(scenarios.load(llama))
+    small = {**WINDOW, "hardware": {"gpu": "h100", "num_gpu_blocks": 3000}, "model": "gpt-oss-20b"}
+    with pytest.raises(InputError, match="max_model_len 131072 needs"):
+        build(scenarios.load(small))
