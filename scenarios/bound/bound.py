@@ -85,6 +85,8 @@ def _server(scenario: Scenario) -> Server:
     if scenario.engine.speculative_config is not None:
         raise InputError("with drafts, a step may give a request several tokens")
     parts = build(scenario)
+    if parts.connector is not None:
+        raise InputError("KV that lies on the host is loaded there, and not computed")
     policy = parts.make_policy()
     tokens = int(min(OptionalMembers.of(policy).max_num_batched_tokens, parts.kv.tokens))
     floors = floors_of(parts.cost, tokens)

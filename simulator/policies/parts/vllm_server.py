@@ -104,7 +104,8 @@ NOT_MODELLED = {
     "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
     "`engine.max_loras` stands for it: 1 where --max-loras is not given": "enable-lora",
     "adapters lie in host memory, are of one rank, and change no experts": "*lora*",
-    "KV outside the GPU is not modelled yet": "kv-transfer-config kv-offloading-* cpu-offload-* offload-* "
+    "KV on the host is `hardware.kv_offload`, which is not read from flags": "kv-transfer-config kv-offloading-* "
+    "cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
     "prompts of tokens alone are modelled": "*mm-* limit-mm-per-prompt media-io-kwargs *multimodal* "
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",

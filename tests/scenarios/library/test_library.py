@@ -50,7 +50,7 @@ def ttft_p99(name: str, policies: Iterable[str], *overrides: str) -> list[float]
 
 def test_all_are_here() -> None:
     # Each kind has tests of its own.
-    others = ("measured-", "blind-", "claim-", "study-", "drafts-", "lockstep-", "ragged-", "tables-")
+    others = ("measured-", "blind-", "claim-", "study-", "drafts-", "offload-", "lockstep-", "ragged-", "tables-")
     assert tuple(name for name in scenarios.shipped() if not name.startswith(others)) == NAMES
 
 

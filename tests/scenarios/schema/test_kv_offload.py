@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 import scenarios
+from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
+from scenarios.assembly.workloads import build_workload
+from scenarios.bound.bound import bound_rate
+from scenarios.parity.beside import _settings
+from scenarios.plan.deploy import deployed
 from simulator.errors import InputError
 
 CLASSES = [
@@ -95,3 +100,19 @@ def test_a_run_tells_what_was_found_and_copied() -> None:
     assert without.records.copies is None
     assert not any("kv_offload" in key for key in without.summary)
     assert "kv_offload" not in without.scenario.resolved()["hardware"]
+
+
+def test_a_command_names_the_host_and_a_bound_is_refused() -> None:
+    given = scenarios.load(scenario({"host_gib": 64}))
+    found = deployed(given)
+    assert not isinstance(found, str)
+    assert "with --kv-offloading-size 64" in found.remarks
+    assert bound_rate(given, build_workload(given)) is None
+    without = scenarios.load(scenario(None))
+    assert bound_rate(without, build_workload(without)) is not None
+
+
+def test_a_real_scheduler_is_not_told_of_copies() -> None:
+    given = scenarios.load(scenario({"host_gib": 64}))
+    with pytest.raises(InputError, match=r"hardware\.kv_offload: copies"):
+        _settings(build_fleet(given)[0], "vllm")
