@@ -13,7 +13,7 @@ from simulator.engine.connector.offloading import Offloading
 from simulator.hardware.kv import GIB, KVCache
 from simulator.memory.offload import OffloadConfig
 from simulator.named_class import split_class
-from simulator.policies import built_in_policies
+from simulator.policies import REAL_POLICIES, built_in_policies
 from simulator.policies.chunked_prefill.versions import NEWEST
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def _check(scenario: Scenario) -> None:
         what = f"the policy {split_class(engine.policy)[1]} does not plan with KV on the host"
         raise scenario.error(_KEY, what, f"these do: {able}; or leave the key out")
     others = {
+        "engine.policy": (engine.policy in REAL_POLICIES, "is not told to a real scheduler"),
         "engine.version": (engine.parameter("version", NEWEST) != NEWEST, f"is known as vLLM {NEWEST} has it"),
         "engine.enable_prefix_caching": (not engine.enable_prefix_caching, "needs the prefix cache of the device"),
         "engine.speculative_config": (bool(drafts(engine.speculative_config)), "is not put together with drafts"),

@@ -124,6 +124,9 @@ def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
     if drafting is not None and engine == SGLANG:
         what = "drafts are not handed to SGLang's scheduler"
         raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
+    if built.parts.connector is not None:
+        what = "KV on the host is not told to a real scheduler"
+        raise scenario.error("hardware.kv_offload", what, "leave the key out, and compare the rest")
     memory = Memory(built.replicas.usable_blocks, scenario.engine.block_size, scenario.engine.enable_prefix_caching)
     return [engine_settings(engine, built.parts.make_policy(), memory, drafting=drafting)] * built.group.replicas
 

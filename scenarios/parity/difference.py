@@ -75,12 +75,15 @@ def after_plan(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference
 
 
 def after_results(settled: Sequence[Mapping[str, Any]], theirs: Mapping[str, Any]) -> Difference | None:
-    """The first difference in what steps left behind when their results were there."""
+    """The first difference in what steps left behind when their results were there.
+
+    A step that waits for results computes nothing, and leaves what the one before it did.
+    """
     for ours, finished in zip(settled, theirs["finished"], strict=True):
         if sorted(ours["finished"]) != sorted(finished):
             return _difference(ours, "finished", finished, ours["finished"])
-    if settled and settled[-1]["num_free_blocks_end"] != theirs["free_before"]:
-        last = settled[-1]
+    last = next((each for each in reversed(settled) if each["scheduled"]), None)
+    if last is not None and last["num_free_blocks_end"] != theirs["free_before"]:
         return _difference(last, "num_free_blocks_end", theirs["free_before"], last["num_free_blocks_end"])
     return None
 

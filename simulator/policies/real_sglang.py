@@ -2,7 +2,7 @@
 
 import shutil
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import doc
 
@@ -24,6 +24,7 @@ class RealSglang(Sglang):
     server_args: Annotated[dict[str, object] | None, doc("further settings of its ServerArgs, by their own names")] = (
         None
     )
+    verifies_drafts: ClassVar[bool] = False  # none are handed to the scheduler
     companion: AskedSglang = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

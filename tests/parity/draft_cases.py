@@ -18,7 +18,7 @@ from tests.parity.cases import Case
 from tests.shared_data import shared
 
 FILE = Path(__file__).with_name("data") / "recorded_drafts.jsonl.gz"
-TOGETHER = ("spec_cadence", "spec_cadence_async", "spec_dp", "spec_slots", "spec_longest")
+TOGETHER = ("spec_cadence", "spec_cadence_async", "spec_passed", "spec_dp", "spec_slots", "spec_longest")
 COLUMNS = (
     "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
     "spec", "padded", "computed", "emitted", "next_k", "skip_drafts", "held", "dummy", "aborted", "t_end",
@@ -42,7 +42,9 @@ def draw(kind: str, seed: int) -> Case:
     if kind not in TOGETHER:
         return dict(generator.case(kind, seed))
     rng = random.Random(f"{kind}-{seed}")
-    bases = {"spec_slots": ["spec_draft"], "spec_longest": ["spec_ngram", "spec_eagle"]}
+    bases = {
+        "spec_slots": ["spec_draft"], "spec_longest": ["spec_ngram", "spec_eagle"], "spec_passed": ["spec_mtp"],
+    }  # fmt: skip
     base = rng.choice(bases.get(kind) or ["spec_ngram", "spec_draft", "spec_eagle", "spec_mtp", "spec_dynamic"])
     case: Case = generator.case(base + "_async" * kind.endswith("_async"), 70_000 + seed)
     case["kind"] = kind
@@ -55,6 +57,8 @@ def draw(kind: str, seed: int) -> Case:
         spread = rng.choice([1, 3, 8])
         for request in case["requests"]:
             request["arrival_time"] = round(request["arrival_time"] * spread, 3)
+    if kind == "spec_passed":
+        _with_short_prompts(case, rng)
     if kind == "spec_dp":
         case["dp"] = {"ranks": rng.choice([2, 2, 3]), "sync_interval": rng.choice([1, 4, 16])}
         for place, request in enumerate(case["requests"]):
@@ -75,6 +79,23 @@ def _with_few_slots(case: Case, rng: random.Random) -> None:
         long_prefill_token_threshold=rng.choice([0, 8, 12]), max_num_batched_tokens=rng.choice([24, 32, 48]),
         num_gpu_blocks=-(-longest // size) + 1 + rng.choice([0, 1, 3]), watermark=0.0,
     )  # fmt: skip
+
+
+def _with_short_prompts(case: Case, rng: random.Random) -> None:
+    """Prompts as short as what the modules of MTP read ahead, and steps with little left for them: these are passed."""
+    spec, config = case["spec"], case["config"]
+    drafts = spec["k"]
+    spec["mtp_layers"] = drafts
+    slots = rng.choice([3, 4, 6])
+    config.update(
+        max_num_seqs=slots, enable_chunked_prefill=True, enable_prefix_caching=False, long_prefill_token_threshold=0,
+        max_num_batched_tokens=max(2 * drafts + 2, (slots - 1) * (drafts + 1) + rng.randint(1, drafts)),
+    )  # fmt: skip
+    for request in case["requests"]:
+        request.pop("prompt_token_ids", None)
+        request.pop("output_token_ids", None)
+        if rng.random() < 0.7:
+            request["prompt_len"] = rng.randint(2, drafts + 1)
 
 
 def _with_long_prompts(case: Case, rng: random.Random) -> None:

@@ -8,15 +8,21 @@ from pathlib import Path
 
 from tests.parity import draft_cases, live
 
-WANTED = {"spec_cadence": 14, "spec_cadence_async": 6, "spec_dp": 8, "spec_slots": 4, "spec_longest": 6}
-MOST_SCHEDULED = 600  # entries of `scheduled` in all steps of a case: larger ones tell little more
-FIRST = {"spec_slots": [112, 39]}  # seeds of cases that tell a rule apart which few others do
+WANTED = {
+    "spec_cadence": 10, "spec_cadence_async": 5, "spec_passed": 4, "spec_dp": 8, "spec_slots": 4, "spec_longest": 6
+}  # fmt: skip
+MOST_SCHEDULED = 450  # entries of `scheduled` in all steps of a case: larger ones tell little more
+FIRST = {  # seeds of cases that tell a rule apart which few others do
+    "spec_passed": [11, 37, 66, 140],
+    "spec_dp": [50, 56],
+    "spec_slots": [112, 39],
+}
 
 
 def main() -> None:
     found = []
     for kind, wanted in WANTED.items():
-        seeds = [*FIRST.get(kind, ()), *range(1, 40)]
+        seeds = [*FIRST.get(kind, ()), *range(1, 26)]
         kept = 0
         for seed, case, records in live.drafted(kind, seeds, Path(sys.argv[1])):
             parts = [part for step in records for part in step.get("ranks", [step])]

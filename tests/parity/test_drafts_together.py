@@ -33,7 +33,7 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
 
 CADENCE, PLAN = "policies.chunked_prefill.cadence", "policies.chunked_prefill.drafted"
 APPLY, REPLICA = "engine.speculative.apply", "engine.speculative.replica"
-BESIDE, RANKS = ("spec_cadence", "spec_cadence_async"), ("spec_dp",)
+BESIDE, PASSED, RANKS = ("spec_cadence", "spec_cadence_async"), ("spec_passed",), ("spec_dp",)
 FROM: dict[str, tuple[Any, str]] = {
     CADENCE: (chunked_prefill, "plan_with_cadence"),
     PLAN: (cadence, "drafted_step"),
@@ -52,8 +52,11 @@ FROM: dict[str, tuple[Any, str]] = {
         (BESIDE, PLAN, "if held and whole > 1:", "if held:"),
         (BESIDE, PLAN, "if held and whole > 1:", "if False:"),
         (BESIDE, CADENCE, "if request.is_decoding:\n                continue", "if False:\n                continue"),
+        (PASSED, CADENCE, "> admitted + len(passed)", "> admitted"),
+        (PASSED, CADENCE, "passed = (*passed, *left.passed)", "passed = left.passed"),
         (BESIDE, APPLY, "self._viewer.view.note = part.note", "pass"),
         (BESIDE, REPLICA, "prompt_steps += len(scheduled) > 0", "prompt_steps += 0"),
+        (RANKS, "fleet.fleet", "config = config.in_ranks()", "pass"),
         (RANKS, "engine.data_parallel", "dummy_verify(drafts) if drafts else _NO_TOKENS", "_NO_TOKENS"),
         (RANKS, "engine.data_parallel", "            draft_together(steps)", "            pass"),
     ],

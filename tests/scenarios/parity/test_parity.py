@@ -124,6 +124,9 @@ def test_other_bad_input(tmp_path: Path) -> None:
         drafts
     )
     apart = "fleet=[{name: p, role: prefill}, {name: d, role: decode}]"
+    offload = ("--set", "engine.enable_prefix_caching=true", "--set", "hardware.kv_offload={host_gib: 10}")
+    told = parity(tmp_path, "none", *offload)
+    assert (told.code, "hardware.kv_offload: KV on the host is not told to a real" in told.err) == (2, True), told
     halves = parity(tmp_path, "none", "--set", apart, "--set", "kv_transfer={bandwidth_gb_s: 50}")
     assert (halves.code, "halves of requests are served apart" in halves.err) == (2, True), halves
 
@@ -161,6 +164,8 @@ def test_every_part_of_a_plan_is_compared(changed: dict[str, Any], words: str) -
 def test_who_finishes_is_compared() -> None:
     settled = {**OURS, "finished": ["a"], "num_free_blocks_end": 4}
     assert after_results([settled], {"finished": [["a"]], "free_before": 4}) is None
+    waits = {**settled, "scheduled": {}, "finished": [], "num_free_blocks_end": 9}
+    assert after_results([settled, waits], {"finished": [["a"], []], "free_before": 4}) is None
     found = after_results([settled], {"finished": [[]], "free_before": 4})
     assert found is not None
     assert found.key == "finished"

@@ -94,6 +94,15 @@ def test_bad_input(keys: list[str], told: str, tmp_path: Path) -> None:
         run(load(str(small(tmp_path)), keys))
 
 
+def test_what_the_schedulers_are_not_told_is_refused(tmp_path: Path) -> None:
+    path, python = str(small(tmp_path)), f"engine.python={fake_python(tmp_path)}"
+    with pytest.raises(InputError, match=r"engine\.speculative_config: the policy real_sglang"):
+        run(load(path, ["engine.policy=real_sglang", python, DRAFTS]))
+    offload = ["engine.enable_prefix_caching=true", "hardware.kv_offload={host_gib: 10}"]
+    with pytest.raises(InputError, match="is not told to a real scheduler"):
+        run(load(path, [*real(tmp_path), *offload]))
+
+
 def test_an_engine_that_fails_is_bad_input(tmp_path: Path) -> None:
     keys = [word for key in real(tmp_path, "fails") for word in ("--set", key)]
     done = batchlab("run", small(tmp_path), *keys, cwd=tmp_path)
