@@ -81,6 +81,8 @@ CORE = (
     "simulator/memory/state_tables.py",
     "simulator/policies/chunked_prefill/adapters.py",
     "simulator/policies/chunked_prefill/drafted.py",
+    "simulator/policies/chunked_prefill/encoder.py",
+    "simulator/policies/chunked_prefill/images.py",
     "simulator/policies/chunked_prefill/grouped.py",
     "simulator/policies/chunked_prefill/step.py",
     "simulator/policies/continuous/step.py",

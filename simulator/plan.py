@@ -313,6 +313,7 @@ class Traits:
     asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    encodes_images: bool = False  # its notes say what the encoder computes (`EncoderNote`)
     max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes

@@ -29,6 +29,33 @@ class PromptContent:
     conversation: str | None = None
 
 
+class Image(NamedTuple):
+    """An image in a prompt: the `tokens` placeholders from `offset` on; equal identifiers are equal images.
+
+    Every placeholder takes an embedding of the encoder, but for each `break_every`-th, which is text; 0: none is.
+    """
+
+    identifier: str
+    offset: int
+    tokens: int
+    break_every: int = 0
+
+    @property
+    def end(self) -> int:
+        """The first position behind it."""
+        return self.offset + self.tokens
+
+    @property
+    def embeddings(self) -> int:
+        """Embeddings that the encoder computes for it."""
+        return self.embeddings_between(0, self.tokens)
+
+    def embeddings_between(self, first: int, end: int) -> int:
+        """Those of its placeholders from `first` to before `end`."""
+        every = self.break_every
+        return end - first if not every else end - end // every - (first - first // every)
+
+
 class ArrivingRequest(NamedTuple):
     """A request as the client sent it: what a router sees.
 
@@ -48,6 +75,7 @@ class ArrivingRequest(NamedTuple):
     content: PromptContent | None
     data_parallel_rank: int | None
     lora: str | None
+    images: tuple[Image, ...]
 
 
 class Request(NamedTuple):
@@ -56,7 +84,7 @@ class Request(NamedTuple):
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
     the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
     `data_parallel_rank` is the rank that the client asks for, which the router `vllm_dp` gives it. `lora` names the
-    adapter that serves it, None for the model itself.
+    adapter that serves it, None for the model itself. `images` lie in its prompt, in order, and do not overlap.
     `accepted_drafts` are those of its verify steps in turn, from the first again after the last, where they are known.
     """
 
@@ -74,6 +102,7 @@ class Request(NamedTuple):
     content: PromptContent | None = None
     data_parallel_rank: int | None = None
     lora: str | None = None
+    images: tuple[Image, ...] = ()
     accepted_drafts: tuple[int, ...] | None = None
 
     def arriving(self) -> ArrivingRequest:
@@ -81,7 +110,7 @@ class Request(NamedTuple):
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-            return ArrivingRequest._make((*self[:4], *self[5:11], content, self.data_parallel_rank, self.lora))
+            return ArrivingRequest._make((*self[:4], *self[5:11], content, *self[12:15]))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
 
@@ -124,6 +153,10 @@ class RequestView(Protocol):
     @property
     def lora(self) -> str | None:
         """Its adapter."""
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Images in its prompt, in order."""
 
     @property
     def output_tokens_so_far(self) -> int:

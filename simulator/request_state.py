@@ -82,7 +82,7 @@ class RequestState:
 
     __slots__ = (
         "admission", "arrival_s", "base_computed", "base_outputs", "before_s", "class_name", "clock", "deadline_s",
-        "entry", "first_token_s", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
+        "entry", "first_token_s", "images", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
         "max_tokens", "padding_tokens", "paused", "place", "predicted_output_tokens", "priority", "promoted_at_tokens",
         "request_id", "reserved_tokens", "row", "scheduled_s", "setbacks", "status",
     )  # fmt: skip
@@ -104,6 +104,7 @@ class RequestState:
             _,
             _,
             self.lora,
+            self.images,
             _,
         ) = request
         self.status = WAITING

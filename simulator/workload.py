@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.client import Client
 from simulator.columns import StoredColumns, joined
-from simulator.request import PromptContent, Request
+from simulator.request import Image, PromptContent, Request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,11 +52,10 @@ class Workload(StoredColumns):
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
-    `lora` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from 1. A client
-    leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are classes whose
-    requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a class; empty
-    where all wait for ever. No request
-    is issued at `until_s` or later, except as another attempt.
+    `lora`, `images` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from
+    1. A client leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are
+    classes whose requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a
+    class; empty where all wait for ever. No request is issued at `until_s` or later, except as another attempt.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
     """
 
@@ -74,6 +73,7 @@ class Workload(StoredColumns):
     data_parallel_rank: Ints | None = None  # -1: any
     content: Sequence[PromptContent | None] | None = None
     lora: Sequence[str | None] | None = None
+    images: Sequence[tuple[Image, ...]] | None = None
     accepted_drafts: Sequence[tuple[int, ...] | None] | None = None
     after_row: Ints | None = None  # -1: arrives at its own time
     delay_s: Floats | None = None  # 0 where after_row is -1
@@ -157,6 +157,7 @@ class Workload(StoredColumns):
             _entries(self.content, rows),
             _NO_ENTRIES if ranks is None else [None if n < 0 else n for n in ranks[place].tolist()],
             _entries(self.lora, rows),
+            _NO_IMAGES if self.images is None else map(self.images.__getitem__, rows),
             _entries(self.accepted_drafts, rows),
         )
         return map(_made, zip(*columns, strict=False))
@@ -168,5 +169,6 @@ def _entries(column: Sequence[object] | None, rows: Sequence[int]) -> Iterable[o
 
 
 _NO_ENTRIES = repeat(None)  # as many as are asked for
+_NO_IMAGES: Iterable[object] = repeat(())
 _made = cast("Callable[[tuple[object, ...]], Request]", partial(tuple.__new__, Request))
 """A request of its fields in their order, made without a call of Python."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
+from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
 from scenarios.assembly.offloading import build_offloading, connected_blocks
@@ -26,8 +27,8 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
-from simulator.timing.lora import RanksWithLoras, WithLoras
 
 if TYPE_CHECKING:
     from simulator.engine.connector.replica import MakeConnector
@@ -84,9 +85,10 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
-    if adapters is not None:
-        cost = WithLoras(cost, adapters)
-        group_cost = None if group_cost is None else RanksWithLoras(group_cost, adapters)
+    for part in (adapters, build_encoder(scenario)):
+        if part is not None:
+            cost = WithAddition(cost, part)
+            group_cost = None if group_cost is None else RanksWithAddition(group_cost, part)
     return ReplicaParts(
         lambda: deepcopy(policy),
         kv,

@@ -33,6 +33,7 @@ def build_workload(scenario: Scenario) -> Workload:
                 raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
     _check_clients(scenario, workload)
     _check_adapters(scenario, workload)
+    _check_images(scenario, workload)
     predictor = scenario.workload.predictor
     if predictor is not None:
         from scenarios.assembly.predicted_lengths import predict
@@ -82,6 +83,28 @@ def _check_adapters(scenario: Scenario, workload: Workload) -> None:
                 able = ", ".join(policies_with("max_loras"))
                 raise scenario.error(key, f"the policy {engine.policy} serves no adapters", f"these do: {able}")
             raise scenario.error(key, "the engine takes no adapters", "give engine.max_loras, as in max_loras: 4")
+
+
+def _check_images(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError for images that an engine does not take, or that are larger than it takes."""
+    if workload.images is None:
+        return
+    key = "workload.trace.path"
+    if not isinstance(scenario.workload, TraceWorkload):
+        asks = [place for place, entry in enumerate(scenario.workload.classes or ()) if entry.images is not None]
+        key = f"workload.classes.{asks[0]}.images" if asks else "workload"
+    largest = max([image.embeddings for images in workload.images for image in images], default=0)
+    for group in groups_of(scenario):
+        engine = group.scenario.engine
+        most = engine.parameter("max_image_embeddings")
+        if most is None:
+            if "max_image_embeddings" not in engine.takes():
+                able = ", ".join(policies_with("max_image_embeddings"))
+                raise scenario.error(key, f"the policy {engine.policy} takes no images", f"these do: {able}")
+            raise scenario.error(key, "the engine takes no images", f"give engine.max_image_embeddings: {largest}")
+        if largest > most:
+            what = f"an image of {largest} embeddings is larger than engine.max_image_embeddings = {most}"
+            raise scenario.error(key, what, f"engine.max_image_embeddings: {largest}")
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:

@@ -1,15 +1,17 @@
 """The requests of a workload: lengths, caps and content of each, and the sessions that some begin."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from scenarios.generate.images import draw_images
 from scenarios.generate.lengths import draw_lengths, draw_outputs
 from scenarios.generate.sessions import chains, with_sessions
 from scenarios.schema.prefix import Prefix
 from scenarios.schema.workload import ClassConfig
 from scenarios.streams import stream
-from simulator.request import PromptContent
+from simulator.request import Image, PromptContent
 from simulator.workload import Floats, Ints, Workload
 
 
@@ -35,6 +37,7 @@ def draw_requests(
     notes = []
     content: list[PromptContent | None] | None = None
     loras: list[str | None] | None = None
+    images: list[tuple[Image, ...]] | None = None
     for index, entry in enumerate(classes):
         rows = np.flatnonzero(class_index == index)
         inputs = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
@@ -49,6 +52,15 @@ def draw_requests(
             content = [None] * count if content is None else content
             for row, shared in zip(rows.tolist(), _contents(entry.prefix, entry.name, groups), strict=True):
                 content[row] = shared
+        if entry.images is not None:
+            images = [()] * count if images is None else images
+            behind = 0 if entry.prefix is None else entry.prefix.tokens
+            purpose = partial(stream, seed, entry.name)
+            for row, mine in zip(
+                rows.tolist(), draw_images(entry.images, entry.name, behind, len(rows), purpose), strict=True
+            ):
+                images[row] = mine
+                input_tokens[row] += sum(image.tokens for image in mine)
         if entry.lora is not None:
             loras = [None] * count if loras is None else loras
             name = entry.lora.name or entry.name
@@ -70,6 +82,7 @@ def draw_requests(
         lora=loras
         if loras is None or drawn is None
         else [loras[row] for row in (np.arange(count) - drawn.place).tolist()],
+        images=images,
         notes=tuple(notes),
     )
     return workload if drawn is None else with_sessions(workload, drawn, classes, seed)

@@ -181,6 +181,7 @@ def cut(workload: Workload, rows: Ints) -> Workload:
         **{name: getattr(workload, name)[rows] for name in ("max_tokens", "priority", "class_index")},
         request_ids=few(workload.request_ids),  # type: ignore[arg-type] # the same items
         session_ids=few(workload.session_ids),  # type: ignore[arg-type] # the same items
+        images=few(workload.images),  # type: ignore[arg-type] # the same items
         lora=few(workload.lora),  # type: ignore[arg-type] # the same items
         content=few(workload.content),  # type: ignore[arg-type] # the same items
         after_row=None if after is None else np.where(after[rows] < 0, -1, np.arange(len(rows)) - 1),

@@ -129,7 +129,15 @@ CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")
 KV_GROUPS = ("disable_hybrid_kv_cache_manager", "prefix_match_unit", "prefix_cache_retention_interval")
 UNSAID = (*CAPS, *KV_GROUPS, "speculative_config", "max_lora_rank")
 """Keys that are null, and not written out, unless they are given."""
-ONLY_GIVEN = (*UNSAID, "max_loras", "prefill_schedule_interval", "dp_sync_interval", "max_num_partial_prefills")
+ONLY_GIVEN = (
+    *UNSAID,
+    "max_loras",
+    "max_image_embeddings",
+    "disable_chunked_mm_input",
+    "prefill_schedule_interval",
+    "dp_sync_interval",
+    "max_num_partial_prefills",
+)
 """Keys that are not written out with their defaults."""
 
 ENGINE_KEYS = tuple(Engine.model_fields)

@@ -71,6 +71,9 @@ class TraceConfig(Strict):
     zero_output: Annotated[
         Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
     ] = "skip"
+    image_tokens: Annotated[
+        Count | None, doc("tokens of an image where the trace only counts images; null: they count as text")
+    ] = None
     sessions: Annotated[
         Literal["recorded", "closed_loop"],
         doc("arrivals of a session's later requests: at recorded times, or after the answer with the trace's pauses"),
@@ -93,6 +96,8 @@ class TraceConfig(Strict):
             raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
         if self.copies > 1 and self.arrival is not None:
             raise ValueError("copies: they keep the recorded arrivals; leave arrival out, or give it the whole rate")
+        if self.image_tokens is not None and self.input_scale != 1.0:
+            raise ValueError("image_tokens: images do not grow with the prompts; leave input_scale out")
         if self.shift_s is not None and self.copies == 1:
             raise ValueError("shift_s: there is one copy, and it is not shifted; add copies")
         return self

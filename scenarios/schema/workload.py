@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from scenarios.schema.arrival import MeanRate, Rate
 from scenarios.schema.arrivals import AnyArrival, ArrivalConfig, ClosedLoop
 from scenarios.schema.client import ClientConfig
+from scenarios.schema.images import ImagesConfig
 from scenarios.schema.lengths import Fixed, Length, LengthConfig
 from scenarios.schema.lora import LoraConfig
 from scenarios.schema.predictor import Predictor
@@ -62,6 +63,7 @@ class ClassConfig(Strict):
         None
     )
     lora: Annotated[LoraConfig | None, doc("adapters that its requests ask for; null: the model itself")] = None
+    images: Annotated[ImagesConfig | None, doc("images in its prompts; null: none")] = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
     session: Annotated[
@@ -71,6 +73,8 @@ class ClassConfig(Strict):
 
     @model_validator(mode="after")
     def _ranks_to_correlate(self) -> Self:
+        if self.images is not None and self.session is not None:
+            raise ValueError("images of sessions are not modelled yet: give one of images and session")
         _check_corr(self.corr, self.input, self.output)
         return self
 
@@ -100,6 +104,7 @@ class PresetClass(Strict):
         None
     )
     lora: Annotated[LoraConfig | None, doc("adapters that its requests ask for; null: the model itself")] = None
+    images: Annotated[ImagesConfig | None, doc("images in its prompts; null: none")] = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("a smaller number is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
     session: Annotated[

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED, TOKEN_IDS
+from scenarios.traces.images import written
 from simulator.errors import InputError
 from simulator.request import PromptContent
 from simulator.workload import Workload
@@ -21,7 +22,7 @@ Part = Mapping[str, Sequence[Any]]
 """Native columns of some rows by name, None where a row has no value."""
 
 _ORDER = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
-_LISTS = {"block_hashes", "accepted_drafts"}
+_LISTS = {"block_hashes", "accepted_drafts", "images"}
 _NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id", "lora")
 _GZIP_LEVEL = 6  # the highest takes three times as long for 2 % less
 
@@ -117,6 +118,8 @@ def _part(workload: Workload) -> Part:
         columns["patience_s"] = [s if s == s else None for s in workload.patience_s.tolist()]
     if workload.lora is not None:
         columns["lora"] = workload.lora
+    if workload.images is not None:
+        columns["images"] = [written(images) for images in workload.images]
     if workload.accepted_drafts is not None:
         columns["accepted_drafts"] = workload.accepted_drafts
     if workload.content is not None:

@@ -32,7 +32,8 @@ class TraceOptions:
     becomes of answers without a token, mostly failed requests: `skip` sets the row aside, `one` makes it a prompt whose
     computation yields the first token. `columns` reads a log of any other layout as a native trace: it maps native
     columns to those of the file, and `time_unit` is then that of arrival_time_s. `input_scale` and `output_scale`
-    multiply lengths, rounded to whole tokens.
+    multiply lengths, rounded to whole tokens. `image_tokens` is the size of images that a trace only counts; without it
+    they are text.
 
     Raises InputError for a value outside its range.
     """
@@ -55,6 +56,7 @@ class TraceOptions:
     shift_s: float | None = None
     zero_output: Literal["skip", "one"] = "skip"
     columns: Mapping[str, str] | None = None
+    image_tokens: int | None = None
 
     def __post_init__(self) -> None:
         own = re.match(CLASS_PATTERN, self.format)

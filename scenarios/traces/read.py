@@ -12,6 +12,7 @@ from scenarios.traces.arrange import Arranged, arrange, zero_of
 from scenarios.traces.columns import Columns, Cut, collect
 from scenarios.traces.content import contents
 from scenarios.traces.detect import Detected, detect, in_folder
+from scenarios.traces.images import images_of
 from scenarios.traces.lines import missing_file, numbered_lines
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import Tally, plural
@@ -101,6 +102,7 @@ def _workload(
         data_parallel_rank=None if ranks is None else _integers(ranks, -1, count)[order],
         content=None if content is None or not any(content.rows) else _contents(content.rows, arranged, extra),
         lora=None if loras is None else [loras[place] for place in places],
+        images=images_of(extra, columns.inputs, options.image_tokens, places),
         accepted_drafts=None if drafts is None else [drafts[place] for place in places],
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],

@@ -62,7 +62,7 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
             done.prefill.append(state.compute(chunk, now_s))
             done.changes = True
             tokens += chunk.num_tokens
-    done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue)
+    done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue, note=last.note)
     return done
 
 

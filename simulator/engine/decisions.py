@@ -60,6 +60,8 @@ class DecisionLog:
         }
         if (held := getattr(plan.note, "held", None)) is not None:
             self._decided["held"] = held
+        if (encoded := getattr(plan.note, "encoded", None)) is not None:
+            self._decided |= {"encoded": encoded, "cache_free": plan.note.cache_free}  # type: ignore[attr-defined] # has both
         if state.adapters is not None:
             self._decided["adapters"] = sorted(state.adapters.running)
         if self.tells_dummies:

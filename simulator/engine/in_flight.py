@@ -104,14 +104,14 @@ def shape_of(
             pairs += n * before + n * (n + 1) // 2
     most, squares = decode_contexts
     return _new(
-        _SHAPE, (decode_seqs, decode_context, seqs, tokens, context, pairs, most, squares, longest, 0, 0, 0, 0, 0, 0)
+        _SHAPE, (decode_seqs, decode_context, seqs, tokens, context, pairs, most, squares, longest, 0, 0, 0, 0, 0, 0, 0)
     )
 
 
 def decodes(seqs: int, context: int, contexts: tuple[int, int]) -> StepShape:
     """The counts of a step that only decodes; `contexts` as in `shape_of`."""
     most, squares = contexts
-    return _new(_SHAPE, (seqs, context, 0, 0, 0, 0, most, squares, 0, 0, 0, 0, 0, 0, 0))
+    return _new(_SHAPE, (seqs, context, 0, 0, 0, 0, most, squares, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 def record_row(step: InFlight, records: ReplicaRecorder) -> None:

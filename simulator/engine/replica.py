@@ -237,7 +237,7 @@ class Replica:
         else:
             shape = decodes(decode_seqs, context, contexts)
             tokens = decode_seqs
-        shape = shape if state.adapters is None else state.adapters.counted(shape, prefill)
+        shape = shape if state.count_more is None else state.count_more(shape, prefill, plan)
         if tokens > self._budget:
             raise self._over_budget(tokens)
         if self._overlaps:

@@ -4,7 +4,7 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 """
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from math import nan
 from typing import Final
 
@@ -23,7 +23,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
-from simulator.plan import Chunk, OptionalMembers, Policy, Preemption
+from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, StepPlan
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn
@@ -40,6 +40,7 @@ from simulator.request_state import (
     ScheduledChunk,
 )
 from simulator.results.replica_recorder import ReplicaRecorder
+from simulator.timing.cost import StepShape
 
 _WITH_A_PROMPT: Final = (WAITING, PREFILLING)
 
@@ -83,6 +84,8 @@ class ReplicaState:
         self.paused: tuple[RequestState, ...] = ()
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
         self.adapters = None if self.traits.max_loras is None else Adapters(self.traits.max_loras)
+        counts_more = self.adapters is not None or self.traits.encodes_images
+        self.count_more = self._counted if counts_more else None
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
@@ -112,6 +115,13 @@ class ReplicaState:
         file = sys.modules[policy.__module__].__file__ if policy.__module__.startswith(USER_MODULE) else None
         step, now_s = self.records.num_steps, self._clock.now
         return PolicyError(f"{policy.__name__} at step {step:,} ({round(now_s, 6)} s): plan {what}", file=file)
+
+    def _counted(self, shape: StepShape, prefill: Sequence[ScheduledChunk], plan: StepPlan) -> StepShape:
+        """The shape of a step that computes these chunks, with its adapters and images."""
+        if self.adapters is not None:
+            shape = self.adapters.counted(shape, prefill)
+        embeddings: int = getattr(plan.note, "embeddings", 0)
+        return shape._replace(embeddings=embeddings) if embeddings else shape
 
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""

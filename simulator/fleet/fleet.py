@@ -87,11 +87,12 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        role = group.role if group.role != "both" else None
-        others = (group.speculation, group.pipeline, group.make_executor, role)
-        if state.adapters is not None and any(other is not None for other in others):
-            what = f"the group {group.name} serves adapters: drafts, stages, a device or another group know none yet"
-            raise InputError(what, hint="leave max_loras out, or the other")
+        others = (group.speculation, group.make_executor, group.connector, group.pipeline)
+        has_more = state.adapters is not None or state.traits.encodes_images
+        if has_more and (group.role != "both" or group.has_kv_groups or any(other is not None for other in others)):
+            what = f"the group {group.name} serves adapters or images"
+            what += ": drafts, KV groups or a connector, stages, a device or another group for a part know none yet"
+            raise InputError(what, hint="leave max_loras and max_image_embeddings out, or the other")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"

@@ -75,6 +75,8 @@ class Model:
     linear_value_heads: Annotated[int, doc("value heads of linear attention; heads of Mamba 2")] = 0
     linear_head_dim: Annotated[int, doc("width of a head of linear attention; the state size of Mamba 2")] = 128
     linear_value_head_dim: Annotated[int, doc("width of a value head of linear attention; 0: as above")] = 0
+    encoder_parameters: Annotated[float, doc("parameters of the encoder of images, in bf16; 0: none")] = 0.0
+    encoder_patches: Annotated[int, doc("patches of an image that one token stands for")] = 4
     num_nextn_predict_layers: Annotated[
         int, doc("layers for multi-token prediction (MTP), which take part in speculative decoding alone")
     ] = 0
@@ -189,7 +191,8 @@ class Model:
         routed = self.moe_layers * self.experts * self._mlp(self.intermediate, tensor_parallel)
         rest = self._parameters(self.experts, tensor_parallel, local, embeddings=0) - routed
         tables = (1 if self.tie_embeddings else 2) * self.table_parameters(tensor_parallel)
-        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes + tables * self.embedding_bytes)
+        encoder = 2 * self.encoder_parameters / tensor_parallel
+        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes + tables * self.embedding_bytes + encoder)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> int:
         """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""

@@ -80,7 +80,8 @@ class BlockKeys:
         if self._tokens:
             key: Hashable = known[-1] if known else _of(self._request.lora, 0)
             for first in range(start * size, stop * size, size):
-                key = chains.setdefault((key, self._tokens[first : first + covered]), (len(chains) + 1) * NUMBER)
+                name = _with_images(self._request, first, size, self._tokens[first : first + covered])
+                key = chains.setdefault((key, name), (len(chains) + 1) * NUMBER)
                 known.append(key)
             return
         for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
@@ -122,7 +123,8 @@ def stretches(
     if content.prompt_token_ids:
         tokens = content.prompt_token_ids + content.output_token_ids
         for block in range(start, stop):
-            name = tokens[block * block_size : (block + 1) * block_size]
+            name: Hashable = tokens[block * block_size : (block + 1) * block_size]
+            name = _with_images(request, block * block_size, block_size, name)
             found.append((IDS, _of(lora, name), block, block + 1))
     elif content.block_hashes:
         hash_size = content.hash_block_size
@@ -138,6 +140,14 @@ def stretches(
         if max(start, grouped) < stop:
             found.append((CONVERSATION, _of(lora, content.conversation), max(start, grouped), stop))
     return found
+
+
+def _with_images(request: Request, first: int, size: int, name: Hashable) -> Hashable:
+    """What names a block from token `first` on with the images that lie in it: vLLM's hash holds both."""
+    if not request.images:
+        return name
+    found = [(i.identifier, i.offset - first) for i in request.images if i.offset < first + size and i.end > first]
+    return (name, *found) if found else name
 
 
 def _of(lora: str | None, name: Hashable) -> Hashable:

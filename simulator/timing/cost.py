@@ -26,8 +26,9 @@ class StepShape(NamedTuple):
 
     Speculative decoding alone has the three after these: `draft_seqs` of the decodes verify `draft_tokens` drafts
     together, which are query tokens beyond one for each decode and are part of its context; the drafter proposes
-    `drafted_tokens` at the end of the step. LoRA alone has the last three: the adapters in use, the step's tokens that
-    one of them computes, and the adapters that are copied to the device before it.
+    `drafted_tokens` at the end of the step. LoRA alone has the three after that: the adapters in use, the step's tokens
+    that one of them computes, and the adapters that are copied to the device before it. `embeddings` are those that
+    the encoder computes for images.
     """
 
     decode_seqs: int
@@ -45,6 +46,7 @@ class StepShape(NamedTuple):
     loras: int = 0
     lora_tokens: int = 0
     loaded_loras: int = 0
+    embeddings: int = 0
 
     @property
     def tokens(self) -> int:
@@ -56,7 +58,7 @@ class StepShape(NamedTuple):
 
     def later(self, steps: int) -> StepShape:
         """The shape of a decode step so many steps later, without drafts: every context grows by a token a step."""
-        seqs, context, _, _, _, _, longest, squares, *_, loras, lora_tokens, _ = self
+        seqs, context, _, _, _, _, longest, squares, *_, loras, lora_tokens, _, _ = self
         if longest:
             longest, squares = longest + steps, squares + steps * (2 * context + steps * seqs)
         context += steps * seqs

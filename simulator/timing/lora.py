@@ -8,14 +8,13 @@ their slots (`max_lora_rank`), to which smaller ones are padded. Experts have no
 request has an adapter takes what it takes without (graphs without adapters, `cudagraph_specialize_lora`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.cost import CostModel, GroupCost, StepCounts, StepShape
+from simulator.timing.cost import StepShape
 from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY
 
 KERNEL_S = 10e-6
@@ -80,36 +79,3 @@ class Loras:
             expand = (2 * tokens + loras * self.rank) * outputs * _BYTES + between
             layer_s += max(KERNEL_S, shrink / bandwidth) + max(KERNEL_S, expand / bandwidth)
         return self.model.layers * layer_s
-
-
-@dataclass(frozen=True, slots=True)
-class WithLoras:
-    """A cost model with the time of adapters on top. Implements CostModel."""
-
-    cost: CostModel
-    loras: Loras
-
-    @property
-    def wants_context_stats(self) -> bool:
-        return self.cost.wants_context_stats
-
-    def step_s(self, shape: StepShape) -> float:
-        return self.cost.step_s(shape) + self.loras.s(shape)
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        more_s = self.loras.s(shape)
-        return [each + more_s for each in self.cost.decode_run_s(shape, repeat)]
-
-    def remarks(self, steps: StepCounts) -> Sequence[str]:
-        return self.cost.remarks(steps)
-
-
-@dataclass(frozen=True, slots=True)
-class RanksWithLoras:
-    """Common steps of data-parallel ranks with adapters: the slowest is waited for."""
-
-    cost: GroupCost
-    loras: Loras
-
-    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        return self.cost.group_step_s(shapes) + max(map(self.loras.s, shapes))

@@ -39,7 +39,7 @@ class NaiveRequest:
         self.input_tokens, self.max_tokens = request.input_tokens, request.max_tokens
         self.priority, self.class_name = request.priority, request.class_name
         self.predicted_output_tokens, self.deadline_s = request.predicted_output_tokens, request.deadline_s
-        self.lora = request.lora
+        self.lora, self.images = request.lora, request.images
         self.true_output_tokens = min(request.output_tokens, request.max_tokens)
 
     @property

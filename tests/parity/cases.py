@@ -17,7 +17,7 @@ from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.request import PromptContent
+from simulator.request import Image, PromptContent
 from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
@@ -60,6 +60,7 @@ def workload_of(case: Case) -> Workload:
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[str(r["id"]) for r in requests],
         content=[content_of(r) for r in requests] if case["config"].get("enable_prefix_caching") else None,
+        images=[tuple(Image(*image) for image in r.get("images", ())) for r in requests],
         lora=[str(r["lora"]) if r.get("lora") else None for r in requests],
     )
 
@@ -91,6 +92,8 @@ def policy_of(case: Case) -> ChunkedPrefill:
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
         async_scheduling=config.get("async_scheduling", False),
         max_loras=config.get("max_loras"),
+        max_image_embeddings=config.get("max_image_embeddings"),
+        disable_chunked_mm_input=config.get("disable_chunked_mm_input", False),
         prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
         dp_sync_interval=case["dp"]["sync_interval"] if "dp" in case else None,
     )

@@ -35,6 +35,7 @@ from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of
 from tests.parity.connected_features import CONNECTED
 from tests.parity.draft_cases import TOGETHER
 from tests.parity.hybrid_features import hybrid, hybrid_plan
+from tests.parity.image_features import encoder
 from tests.parity.pipeline_features import pipeline
 
 Case = Mapping[str, Any]
@@ -222,6 +223,7 @@ DECIDES: Mapping[str, Callable[[Case], Any]] = {
     "balancer": balancer,
     "queue_caps": queue_caps,
     "dp": ranks,
+    "encoder": encoder,
     "hybrid": hybrid,
     "lora": lora,
     "hybrid_plan": hybrid_plan,

@@ -1,18 +1,21 @@
 """Azure's public LLM traces of 2023, 2024 and 2025: TIMESTAMP (a date-time), ContextTokens, GeneratedTokens.
 
+The multimodal one counts the images of a request, too (NumImages), whose tokens are among ContextTokens.
+
 The years differ in how they write a date-time: 7 fractional digits and no offset; 6 digits, or none, and "+00:00";
 "T", 3 digits and "Z". Widths may mix within a file.
 """
 
 from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.rows import Row, csv_fields, tokens
+from scenarios.traces.rows import Row, count, csv_fields, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def _open(head: Head) -> OpenTrace:
     when, context, generated = (head.positions[name] for name in COLUMNS)
+    images = head.positions.get("NumImages")
     width, answer = len(head.names), head.answer
     stamps = Stamps()
     parse_stamp = stamps.parse
@@ -23,7 +26,7 @@ def _open(head: Head) -> OpenTrace:
             parse_stamp(fields[when]),
             tokens(fields[context], "ContextTokens"),
             answer(fields[generated], "GeneratedTokens"),
-            None,
+            None if images is None else {"num_images": count(fields[images], "NumImages")},
         )
 
     return OpenTrace(head.rows, parse, "utc", remarks=stamps.remarks)
@@ -39,7 +42,7 @@ FORMAT = TraceFormat(
     title="Azure's LLM inference traces",
     open=_open,
     csv=(Signature(COLUMNS),),
-    columns=COLUMNS,
+    columns=(*COLUMNS, "NumImages"),
     times="TIMESTAMP is a date-time",
     sources=(
         Source(

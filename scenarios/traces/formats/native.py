@@ -17,6 +17,7 @@ from typing import Any
 
 from scenarios.traces.date_times import dated
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
+from scenarios.traces.images import pictures
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -79,6 +80,7 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "delay_s": seconds,
     "patience_s": seconds,
     "lora": word,
+    "images": pictures,
     "accepted_drafts": drafts,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
@@ -174,6 +176,8 @@ def _check(extra: Extra, input_tokens: int) -> None:
         raise RowError("prefix_group without prefix_tokens")
     if prefix and prefix > input_tokens:
         raise RowError("prefix_tokens is above input_tokens", f"{prefix} of {input_tokens}")
+    if extra.get("images") and extra["images"][-1].end >= input_tokens:
+        raise RowError("images leave no token of input_tokens behind them", input_tokens)
     if "hash_block_size" in extra and "block_hashes" not in extra:
         raise RowError("hash_block_size without block_hashes")
     if "delay_s" in extra and "after_request_id" not in extra:

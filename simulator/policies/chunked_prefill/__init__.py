@@ -15,11 +15,13 @@ from simulator.policies.chunked_prefill.cadence import plan_with_cadence
 from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.grouped import grouped_step
+from simulator.policies.chunked_prefill.images import plan_with_images
 from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import (
     NEWEST,
     RULES,
     Version,
+    check_images,
     check_intervals,
     check_loras,
     check_version,
@@ -71,6 +73,10 @@ class ChunkedPrefill:
     max_loras: Annotated[
         Count | None, doc("adapters (LoRA) that the batch uses at once, at most; null: it serves none")
     ] = None
+    max_image_embeddings: Annotated[
+        Count | None, doc("embeddings of the largest image that the server takes; null: it takes none")
+    ] = None
+    disable_chunked_mm_input: Annotated[bool, doc("no chunk of a prompt ends in an image")] = False
     async_scheduling: Annotated[
         bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
@@ -102,6 +108,7 @@ class ChunkedPrefill:
             prefill_schedule_interval=self.prefill_schedule_interval,
             dp_sync_interval=self.dp_sync_interval,
             max_loras=self.max_loras,
+            encodes_images=self.max_image_embeddings is not None,
         )
 
     def __post_init__(self) -> None:
@@ -113,7 +120,9 @@ class ChunkedPrefill:
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
-        rules = RULES[self.version]
+        rules, largest = RULES[self.version], self.max_image_embeddings
+        whole, interval = self.disable_chunked_mm_input, self.prefill_schedule_interval
+        check_images(self.version, largest, whole, self.max_num_batched_tokens, interval)
         limits = VllmLimits(
             max_num_batched_tokens=self.max_num_batched_tokens,
             slots=slots,
@@ -127,6 +136,8 @@ class ChunkedPrefill:
             passes_itself=rules.passes_itself,
             spares_lone_request=rules.spares_lone_request,
             max_loras=self.max_loras or 0,
+            encoder=0 if largest is None else max(self.max_num_batched_tokens, largest),
+            whole_images=self.disable_chunked_mm_input,
         )
         object.__setattr__(self, "_limits", limits)
 
@@ -140,6 +151,8 @@ class ChunkedPrefill:
             return connected_step(view, self._limits, drafting, drafting.connector)
         if view.groups is not None:
             return grouped_step(view, self._limits, view.groups)
+        if self._limits.encoder:
+            return plan_with_images(view, self._limits, is_async=bool(self.async_scheduling))
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         if drafting is not None:
@@ -160,11 +173,12 @@ SYSTEM = System(
         on=(
             "1,000 random cases a version (1,200 for twelve of the 23), half of them asynchronous, some 215,000 steps, "
             "with and without a prefix cache, all equal; of 0.33 also cadences of prompts, aborts at any moment, "
-            "ranks in lockstep, LoRA, drafts of five methods, alone, beside a cadence and in ranks (4,770 cases), and "
-            "pipelines of up to 8 stages (560 cases)"
+            "ranks in lockstep, LoRA, images, drafts of five methods, alone, beside a cadence and in ranks "
+            "(4,770 cases), and pipelines of up to 8 stages (560 cases)"
         ),
         uncovered=(
-            "drafts of other methods, sliding windows, drafts or adapters on a pipeline, asynchronous ranks in lockstep"
+            "drafts of other methods, sliding windows, drafts, adapters or images on a pipeline, asynchronous ranks in "
+            "lockstep"
         ),
     ),
 )

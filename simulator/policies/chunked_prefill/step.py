@@ -1,6 +1,6 @@
 """vLLM's `Scheduler.schedule`: one token budget, first for the running requests, then for the head of the queue.
 
-`step` is the rule; `_schedule_running` and `_schedule_waiting` are its two loops. `fast_path` gives the same plan where
+`step` is the rule; `schedule_running` and `schedule_waiting` are its two loops. `fast_path` gives the same plan where
 nothing lacks room, which is nearly every step.
 """
 
@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 from simulator.division import cdiv
 from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill.adapters import is_behind_skipped, servable
+from simulator.policies.chunked_prefill.encoder import Encoder
 from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
@@ -31,6 +32,8 @@ class VllmLimits(NamedTuple):
     passes_itself: bool = True  # by priority, requests behind one that preempts itself go on
     spares_lone_request: bool = True  # the threshold does not count for a lone request
     max_loras: int = 0  # adapters in use, at most; 0: none is known
+    encoder: int = 0  # embeddings of a step, and of the encoder's cache; 0: no images
+    whole_images: bool = False  # no chunk ends in an image
 
 
 def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
@@ -46,11 +49,11 @@ def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
     plan = fast_path(view, limits, held=held)
     if plan is not None:
         return plan
-    chunks, preempted, paused, budget, free = _schedule_running(view, limits, held=held)
+    chunks, preempted, paused, budget, free = schedule_running(view, limits, held=held)
     more = not preempted and budget > 0 and view.caches_prefixes
     passed: list[RequestView] = []
     if not preempted and budget > 0 and not more:
-        _schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
+        schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
     return StepPlan(
         preempt=preempted,
         prefill=tuple(chunks),
@@ -61,8 +64,8 @@ def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
     )
 
 
-def _schedule_running(
-    view: View, limits: VllmLimits, *, held: bool
+def schedule_running(
+    view: View, limits: VllmLimits, *, held: bool, encoder: Encoder | None = None
 ) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], int, int]:
     """Tokens and blocks for the running requests in order of admission.
 
@@ -90,6 +93,12 @@ def _schedule_running(
             index += 1
             continue
         tokens = _share(request.num_tokens_to_compute, threshold, budget)
+        encodes = encoder is not None and not request.is_decoding and len(request.images) > 0
+        if encoder is not None and encodes:
+            tokens = encoder.tokens(request, request.num_computed_tokens, tokens)
+            if not tokens:
+                index += 1
+                continue
         needed = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
         victim = None
         while needed > free and victim is not request:
@@ -104,11 +113,15 @@ def _schedule_running(
             budget += returned
             free += taken
             preempted.append(Preemption(victim, scheduled_tokens=returned))
+            if encoder is not None:
+                encoder.preempt(victim)
         if victim is request:
             if by_priority and limits.passes_itself:
                 continue
             break
         scheduled[request] = (tokens, needed)
+        if encoder is not None and encodes:
+            encoder.schedule(request)
         budget -= tokens
         free -= needed
         index += 1
@@ -117,7 +130,7 @@ def _schedule_running(
     return chunks, tuple(preempted), paused, budget, free
 
 
-def _schedule_waiting(
+def schedule_waiting(
     view: View,
     limits: VllmLimits,
     budget: int,
@@ -127,6 +140,7 @@ def _schedule_waiting(
     *,
     with_hits: bool = False,
     held: bool = False,
+    encoder: Encoder | None = None,
 ) -> None:
     """Append chunks for the heads of the queue while slots, `budget` tokens and `free` blocks last.
 
@@ -161,9 +175,18 @@ def _schedule_waiting(
                 passed.append(request)
                 continue
             tokens = budget
+        if encoder is not None and request.images:
+            tokens = encoder.tokens(request, hits * size, tokens)
+            if not tokens:
+                passed.append(request)
+                continue
         if cdiv(whole if tests_whole else tokens, size) + unused + (kept if running else 0) > free:
+            if encoder is not None:
+                encoder.cache.release(request)
             return
         chunks.append(chunk_of(request, tokens))
+        if encoder is not None and request.images:
+            encoder.schedule(request)
         if with_hits:
             return
         free -= cdiv(tokens, size)
@@ -177,17 +200,17 @@ def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> S
     is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
     chunks: list[Chunk] = []
     if is_open:
-        _schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True, held=held)
+        schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True, held=held)
     if chunks:
         return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
-    if passed or (is_open and not _lacks_blocks_alone(limits)):
+    if passed or (is_open and not lacks_blocks_alone(limits)):
         return StepPlan(requeue=_to_front(passed, limits))
     if is_open and limits.max_loras and is_behind_skipped(view, limits.max_loras):
         return StepPlan()  # what it finds in the cache changes with every block that a decode fills
     return goes_on(view, limits)
 
 
-def _lacks_blocks_alone(limits: VllmLimits) -> bool:
+def lacks_blocks_alone(limits: VllmLimits) -> bool:
     """True if a request that is not admitted lacks blocks until others finish or fill the blocks that it would hit.
 
     Admission then tests its whole prompt, less the blocks of it that running requests use. Decodes take free blocks and
@@ -252,7 +275,7 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
             return step_plan(prefill=tuple(chunks), more=True)
         if len(view.running) < limits.slots:
             passed: list[RequestView] = []
-            _schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
+            schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
             if passed:
                 holds = goes_on(view, limits).holds
                 return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))

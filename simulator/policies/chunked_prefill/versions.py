@@ -59,6 +59,23 @@ def check_loras(version: str, max_loras: int | None, prefill_schedule_interval: 
         raise ValueError("max_loras is not modelled beside a prefill_schedule_interval above 1 yet")
 
 
+def check_images(
+    version: str, largest: int | None, whole: bool, max_num_batched_tokens: int, prefill_schedule_interval: int
+) -> None:
+    """Raise ValueError, which begins with the parameter's name, for images that the server would not start with."""
+    if largest is None:
+        if whole:
+            raise ValueError("disable_chunked_mm_input is about images: give max_image_embeddings")
+        return
+    if version != NEWEST:
+        raise ValueError(f"max_image_embeddings is known as vLLM {NEWEST} has it, and version is {version}")
+    if prefill_schedule_interval > 1:
+        raise ValueError("max_image_embeddings is not modelled beside a prefill_schedule_interval above 1 yet")
+    if whole and largest > max_num_batched_tokens:
+        what = f"{largest} is more than max_num_batched_tokens, and disable_chunked_mm_input keeps images whole"
+        raise ValueError(f"max_image_embeddings: {what}")
+
+
 def check_intervals(version: str, prefill_schedule_interval: int, max_num_partial_prefills: int) -> None:
     """Raise ValueError, which begins with the parameter's name, for a setting that is not known of the version.
 

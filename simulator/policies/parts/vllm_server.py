@@ -43,6 +43,7 @@ _RARE = (
     ),
     Flag("--max-num-active-seqs", "engine.max_num_active_seqs"),
     Flag("--speculative-config -sc", "engine.speculative_config", read=read_speculative, write=write_speculative),
+    Flag("--disable-chunked-mm-input", "engine.disable_chunked_mm_input", default=False, means=True),
     Flag("--max-loras", "engine.max_loras"),
     Flag("--max-lora-rank", "engine.max_lora_rank"),
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
@@ -110,8 +111,7 @@ NOT_MODELLED = {
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
     "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
     "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
-    "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls "
-    "disable-chunked-mm-input stream-interval",
+    "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",
     "the hash of a block does not matter": "prefix-caching-hash-algo",

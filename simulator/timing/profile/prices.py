@@ -47,7 +47,7 @@ class StepPrices:
         self._sampled_s: dict[int, float] = {}
 
     def step_s(self, shape: StepShape) -> float:
-        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _, _, drafts, _, _, _, _ = shape
+        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _, _, drafts, _, _, _, _, _ = shape
         if drafts:
             attention_us = verify_us(self._attention, shape, self._group)
         elif not prefill_tokens:
@@ -64,7 +64,7 @@ class StepPrices:
         return fixed_s + self._layers * attention_us * 1e-6
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        seqs, context, _, _, _, _, longest, squares, _, _, _, _, _, _, _ = shape
+        seqs, context, _, _, _, _, longest, squares, _, _, _, _, _, _, _, _ = shape
         row = self._rows.get(seqs)
         if row is None:
             row = self._rows[seqs] = (self.of_tokens_s(seqs) + self.of_sampled_s(seqs), self._decodes.lines(seqs))

@@ -38,5 +38,5 @@ class Skew:
 
     def us(self, shape: StepShape) -> float:
         """Microseconds to add to a layer's attention; 0 for equal contexts, or where the longest is not known."""
-        seqs, context, _, prefill_tokens, _, _, longest, squares, _, _, drafts, _, _, _, _ = shape
+        seqs, context, _, prefill_tokens, _, _, longest, squares, _, _, drafts, _, _, _, _, _ = shape
         return self.counted.us(seqs, context, longest, squares, prefill_tokens + drafts == 0)

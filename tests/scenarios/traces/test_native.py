@@ -13,25 +13,25 @@ from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED
 from scenarios.traces.native_writer import write_native
 from simulator.errors import InputError
-from simulator.request import PromptContent, Request
+from simulator.request import Image, PromptContent, Request
 from simulator.workload import Workload
 from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 
 FULL_CSV = (
     "arrival_time_s,input_tokens,output_tokens,request_id,priority,class,session_id,prefix_group,prefix_tokens,"
     "block_hashes,hash_block_size,max_tokens,predicted_output_tokens,deadline_s,after_request_id,delay_s,"
-    "patience_s,data_parallel_rank,lora,accepted_drafts\n"
-    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5,,sql,3 0 1\n"
-    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,,3,,\n"
-    "12,20,3,third,1,batch,,,,,,,,0,1,,,0,,2\n"
+    "patience_s,data_parallel_rank,lora,images,accepted_drafts\n"
+    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5,,sql,5 map:20@8,3 0 1\n"
+    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,,3,,,\n"
+    "12,20,3,third,1,batch,,,,,,,,0,1,,,0,,,2\n"
 )
 FULL_REQUESTS = [
     Request(
         0, "first", 10.5, 40, 7, 64, -2, "chat", "s1", 9, 1.5, PromptContent((11, 12, -13), 16, "system", 16),
-        None, "sql", (3, 0, 1),
+        None, "sql", (Image("0.0", 0, 5), Image("map", 8, 20)), (3, 0, 1),
     ),
     Request(1, "1", 11.75, 20, 3, 7, 0, "default", None, 0, None, PromptContent((5, 6), 16), 3),
-    Request(2, "third", 12.0, 20, 3, 7, 1, "batch", None, None, 0.0, None, 0, None, (2,)),
+    Request(2, "third", 12.0, 20, 3, 7, 1, "batch", None, None, 0.0, None, 0, None, (), (2,)),
 ]  # fmt: skip
 
 

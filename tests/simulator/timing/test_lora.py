@@ -8,9 +8,10 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
-from simulator.timing.lora import KERNEL_S, Loras, RanksWithLoras, WithLoras
+from simulator.timing.lora import KERNEL_S, Loras
 
 LLAMA = find_model("llama-3.1-8b")
 RANK_16 = Loras(LLAMA, find_gpu("h100"), 1, 16)
@@ -51,7 +52,7 @@ def test_an_adapter_comes_over_the_host_link() -> None:
 
 
 def test_a_run_of_steps_costs_what_its_steps_do() -> None:
-    cost = WithLoras(Linear(1e-3, 1e-5, 1e-7), RANK_16)
+    cost = WithAddition(Linear(1e-3, 1e-5, 1e-7), RANK_16)
     shape = StepShape(5, 700, loras=2, lora_tokens=3)
     assert cost.decode_run_s(shape, 4) == [cost.step_s(shape.later(i)) for i in range(4)]
     assert cost.step_s(shape) > Linear(1e-3, 1e-5, 1e-7).step_s(shape)
@@ -63,7 +64,7 @@ def test_ranks_wait_for_the_slowest_adapters() -> None:
             return 1.0
 
     shapes = [StepShape(4, 9, loras=1, lora_tokens=n) for n in (4, 4096)]
-    assert RanksWithLoras(Common(), RANK_16).group_step_s(shapes) == 1.0 + RANK_16.s(shapes[1])
+    assert RanksWithAddition(Common(), RANK_16).group_step_s(shapes) == 1.0 + RANK_16.s(shapes[1])
 
 
 def test_latent_attention_is_not_priced() -> None:
