@@ -92,11 +92,19 @@ def random_weights(model: Model, seed: int, device: str, dtype: torch.dtype) -> 
     return _Maker(model, seed, device, dtype).weights()
 
 
+def has_attention_alone(model: Model) -> bool:
+    """Whether every layer is attention without a gate and a feed-forward, full or with a window."""
+    return not {*model.layer_types} - {"*", "W"} and not model.attention_gate
+
+
 def check_model(model: Model) -> None:
     """Raise InputError for a shape or a precision that the decoder does not have."""
     if model.kv_lora_rank:
         what = f"the real backend has no multi-head latent attention ({model.name})"
         raise InputError(what, hint="a model without kv_lora_rank")
+    if not has_attention_alone(model):
+        what = f"the real backend has no layers but plain attention ({model.name})"
+        raise InputError(what, hint="a model without layer_types and attention_gate")
     if model.sliding_window:
         raise InputError(f"the real backend has no sliding window ({model.name})", hint="model.sliding_window: 0")
     if model.dtype_bytes not in (1, 2, 4) or model.multiplied_in != ("fp8" if model.dtype_bytes == 1 else "bf16"):

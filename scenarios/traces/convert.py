@@ -4,7 +4,7 @@ Reading the copy gives the workload that reading the original gives. What rows d
 cap, for instance, stays missing, and is the largest output when either file is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from scenarios.traces.arrange import late_note, zero_of
 from scenarios.traces.columns import Columns, Cut, columns_for, kept_rows
 from scenarios.traces.content import Contents, block_notes, part_contents
 from scenarios.traces.formats.native import REQUIRED
+from scenarios.traces.images import of_count, size_notes, written
 from scenarios.traces.native_writer import native_file, write_native
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.read import open_trace, read_trace
 from scenarios.traces.rows import Tally
 from scenarios.traces.store import RowStore
 from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable
+from simulator.request import Image
 
 
 def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) -> tuple[str, ...]:
@@ -48,6 +50,8 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
         with native_file(out, names) as write:
             for columns in store.chunks():
                 part = _part(columns, names, zero)
+                if "images" in names:
+                    part["images"] = _images(part, options.image_tokens)
                 if "block_hashes" in names:
                     inputs = np.asarray(columns.inputs, dtype=np.int64)
                     part |= _hashes(part_contents(columns, inputs, options, file, store.sizes, dropped))
@@ -59,12 +63,15 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
             *([late_note(store.late)] if store.late else []),
             *follows_notes(store.followers),
             *block_notes(store.sizes, dropped),
+            *size_notes(dict.fromkeys(store.extra, ()), options.image_tokens),
         )
 
 
 def _columns(store: RowStore) -> frozenset[str]:
     """The native columns that the rows need: names of their own, if they lie elsewhere than at their number."""
     names = {*REQUIRED, *store.extra}
+    if "num_images" in names:
+        names.add("images")
     if store.moved or store.late:
         names.add("request_id")
     if "block_hashes" in names:
@@ -82,6 +89,15 @@ def _part(columns: Columns, names: frozenset[str], zero: float) -> dict[str, Seq
         pairs = zip(part["request_id"], columns.row, strict=True)
         part["request_id"] = [str(row) if name is None else name for name, row in pairs]
     return part
+
+
+def _images(part: Mapping[str, Sequence[Any]], each_tokens: int | None) -> list[list[str] | None]:
+    """The images of each request, those that are only counted too where their size is given."""
+    counted = part.get("num_images")
+    if counted is not None:
+        sizes = zip(counted, part["input_tokens"], strict=True)
+        return [written(of_count(count or 0, tokens, each_tokens or 0)) for count, tokens in sizes]
+    return [None if images is None else written([Image(*image) for image in images]) for images in part["images"]]
 
 
 def _hashes(contents: Contents | None) -> dict[str, Sequence[Any]]:

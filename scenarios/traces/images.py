@@ -33,7 +33,8 @@ def pictures(value: object, name: str) -> tuple[Image, ...] | None:
 
 def written(images: Sequence[Image]) -> list[str] | None:
     """The images of a request as `pictures` reads them; None for none."""
-    return [f"{image.identifier}:{image.tokens}@{image.offset}" for image in images] or None
+    names = [f"{image.identifier}:" if image.identifier else "" for image in images]
+    return [f"{name}{image.tokens}@{image.offset}" for name, image in zip(names, images, strict=True)] or None
 
 
 def images_of(
@@ -50,9 +51,7 @@ def images_of(
     for row, place in enumerate(places):
         images: Sequence[Image] = (listed[place] if listed is not None else None) or ()
         if counted is not None and each_tokens is not None and counted[place]:
-            count = int(counted[place])
-            tokens = min(each_tokens, (int(inputs[place]) - 1) // count)
-            images = [Image("", at * tokens, tokens) for at in range(count)] if tokens > 0 else ()
+            images = of_count(int(counted[place]), int(inputs[place]), each_tokens)
         found.append(
             tuple(
                 image if image.identifier else image._replace(identifier=f"{row}.{number}")
@@ -60,3 +59,16 @@ def images_of(
             )
         )
     return found if any(found) else None
+
+
+def of_count(count: int, input_tokens: int, each_tokens: int) -> tuple[Image, ...]:
+    """Images that a trace only counts: one behind the other from the beginning, each as large as the prompt holds."""
+    tokens = min(each_tokens, (input_tokens - 1) // count) if count else 0
+    return tuple(Image("", at * tokens, tokens) for at in range(count)) if tokens > 0 else ()
+
+
+def size_notes(extra: Mapping[str, Sequence[Any]], each_tokens: int | None) -> tuple[str, ...]:
+    """A note where images are counted and nothing says how large they are."""
+    if each_tokens is not None or "num_images" not in extra:
+        return ()
+    return ("columns not read: NumImages (trace.image_tokens would give images a size)",)

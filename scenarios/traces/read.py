@@ -12,7 +12,7 @@ from scenarios.traces.arrange import Arranged, arrange, zero_of
 from scenarios.traces.columns import Columns, Cut, collect
 from scenarios.traces.content import contents
 from scenarios.traces.detect import Detected, detect, in_folder
-from scenarios.traces.images import images_of
+from scenarios.traces.images import images_of, size_notes
 from scenarios.traces.lines import missing_file, numbered_lines
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import Tally, plural
@@ -114,6 +114,7 @@ def _workload(
             *(() if arranged.after is None else follows_notes(int(np.count_nonzero(arranged.after >= 0)))),
             *cap_notes,
             *([] if content is None else content.notes),
+            *size_notes(extra, options.image_tokens),
         ),
     )
 

@@ -13,8 +13,8 @@ from simulator.memory.block_keys import BlockKeys
 from simulator.memory.group_pool import NULL, GroupPool
 
 
-class Asked(NamedTuple):
-    """What a request is to compute next, and how far its prompt goes.
+class Reach(NamedTuple):
+    """How far a request is to compute next, and how far its prompt goes.
 
     `computed` tokens lie before the chunk, hits included, which ends at `end`. `prefill_end` is where its prefill ends,
     or 0 where a state is kept of every chunk.
@@ -81,7 +81,7 @@ class GroupTables:
                 table[place] = NULL
             self.pool.release(blocks)
 
-    def needed(self, asked: Asked, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
+    def needed(self, asked: Reach, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
         """Free blocks that the chunk takes, those of a `hit` that no request uses included (:180).
 
         `whole`: the question is whether all of the request would fit.
@@ -103,7 +103,7 @@ class GroupTables:
         """Return whether a hit ends inside a block, which is then copied."""
         return len(hit) > 0 and tokens % self.size != 0
 
-    def reserve(self, asked: Asked) -> None:
+    def reserve(self, asked: Reach) -> None:
         """Note what the chunk keeps on its way; its blocks are there."""
 
     def begin(self, row: int, hit: Sequence[int], tokens: int) -> None:
@@ -117,7 +117,7 @@ class GroupTables:
             self.entered[row] = tokens // self.size
             self.shared_tails[row] = tokens // self.size, used[-1]
 
-    def extend(self, asked: Asked) -> None:
+    def extend(self, asked: Reach) -> None:
         """Take the blocks of the chunk (:373)."""
         table = self.tables.setdefault(asked.row, [])
         if asked.row in self.shared_tails:

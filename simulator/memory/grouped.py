@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
 from simulator.memory.group_pool import NULL, GroupPool
-from simulator.memory.group_tables import Asked, ChunkedTables, GroupRules, GroupTables, WindowTables
+from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, WindowTables
 from simulator.memory.request_keys import RequestKeys
 from simulator.memory.state_tables import StateTables
 from simulator.plan import StateRules
@@ -125,16 +125,16 @@ class GroupedBlocks:
             return Hit(now, 0, found)
         return Hit(length, longest if longest > length else 0, found)
 
-    def needed(self, asked: Asked, hit: Hit | None = None, *, whole: bool = False) -> int:
+    def needed(self, asked: Reach, hit: Hit | None = None, *, whole: bool = False) -> int:
         """Free blocks that a chunk takes; `whole`: the test whether all of a request fits."""
         tables = self.tables
         if hit is None:
             return sum([table.needed(asked) for table in tables])
         return sum([t.needed(asked, own, whole=whole) for t, own in zip(tables, hit.blocks, strict=True)])
 
-    def asked(self, row: int, computed: int, end: int, prefill_end: int) -> Asked:
+    def asked(self, row: int, computed: int, end: int, prefill_end: int) -> Reach:
         """A chunk, as the groups are asked for it."""
-        return Asked(row, computed, end, prefill_end if self.retention == 0 else 0)
+        return Reach(row, computed, end, prefill_end if self.retention == 0 else 0)
 
     def quiet_steps(self, computed: int, in_flight: int) -> int:
         """Decode steps of a request from now on up to the next, but not this one, that may change its tables."""
@@ -172,7 +172,7 @@ class GroupedBlocks:
         for table in self.tables:
             table.drop(row, processed)
 
-    def admit(self, asked: Asked, hit: Hit) -> None:
+    def admit(self, asked: Reach, hit: Hit) -> None:
         """Begin the tables of a request with what it found; `take` follows."""
         self.junctions[asked.row] = hit.junction
         for table in self.tables:
@@ -181,7 +181,7 @@ class GroupedBlocks:
             for table, own in zip(self.tables, hit.blocks, strict=True):
                 table.begin(asked.row, own, hit.tokens)
 
-    def take(self, request: Request, asked: Asked, known: int, *, admitted: bool = False) -> None:
+    def take(self, request: Request, asked: Reach, known: int, *, admitted: bool = False) -> None:
         """Take the blocks of a chunk, and let others find what of them is full: `known` tokens have a content."""
         if not admitted:
             for table in self.tables:
@@ -236,7 +236,7 @@ class Trial:
         self._own: dict[int, int] = {}  # row -> blocks taken, which it alone uses
         self.num_free = blocks.num_free
 
-    def take(self, asked: Asked, processed: int) -> bool:
+    def take(self, asked: Reach, processed: int) -> bool:
         """Take the blocks of a chunk, if there are so many when the request has dropped what it no longer needs."""
         row = asked.row
         tables = self._blocks.tables

@@ -10,7 +10,7 @@ from simulator.division import cdiv
 from simulator.hardware.kv_groups import LayerCache
 from simulator.memory.block_keys import BlockKeys
 from simulator.memory.group_pool import NULL, GroupPool
-from simulator.memory.group_tables import Asked, GroupRules, GroupTables
+from simulator.memory.group_tables import GroupRules, GroupTables, Reach
 
 
 class Saving(NamedTuple):
@@ -82,7 +82,7 @@ class StateTables(GroupTables):
             table[place] = NULL
         self.pool.release(blocks)
 
-    def needed(self, asked: Asked, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
+    def needed(self, asked: Reach, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
         """(:1692) More than there are, where the hit's state is computed in this very step."""
         if hit and self.pool.first_key(hit[-1]) in self.fresh:
             return self.pool.num_blocks + 2
@@ -95,7 +95,7 @@ class StateTables(GroupTables):
             needed = min(needed, 1 + copies + (self._saved(asked, gone) > 0))
         return needed + self._unused(hit)
 
-    def _saved(self, asked: Asked, gone: Sequence[int] = ()) -> int:
+    def _saved(self, asked: Reach, gone: Sequence[int] = ()) -> int:
         """Tokens after which the chunk saves its state on its way; 0 if it does not (:1662)."""
         at = (asked.end - 1) // self.rules.unit * self.rules.unit
         place = cdiv(asked.end, self.size) - 2
@@ -104,12 +104,12 @@ class StateTables(GroupTables):
         saves = asked.end >= asked.prefill_end and saves_inside(self._saving, asked.computed, asked.end, at)
         return at if at > 0 and place >= 0 and is_free and saves else 0
 
-    def reserve(self, asked: Asked) -> None:
+    def reserve(self, asked: Reach) -> None:
         self._saves.pop(asked.row, None)
         if at := self._saved(asked):
             self._saves[asked.row] = at, cdiv(asked.end, self.size) - 2
 
-    def extend(self, asked: Asked) -> None:
+    def extend(self, asked: Reach) -> None:
         """(:1795)"""
         row, table = asked.row, self.tables.setdefault(asked.row, [])
         needed, saves = cdiv(asked.end, self.size), row in self._saves

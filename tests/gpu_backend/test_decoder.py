@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (the extra [
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.torch_attention import length_buckets
+from gpu_backend.weights import has_attention_alone
 from gpu_backend.work import ScheduledPart, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import MODELS, Model, custom_model
@@ -104,7 +105,10 @@ def test_weights_are_those_of_the_seed() -> None:
     assert not torch.equal(one.layers[1].qkv.weight, other.layers[1].qkv.weight)
 
 
-@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if not model.kv_lora_rank])
+ATTENDING = [name for name, model in MODELS.items() if not model.kv_lora_rank and has_attention_alone(model)]
+
+
+@pytest.mark.parametrize("name", ATTENDING)
 def test_weights_have_as_many_parameters_as_the_model(name: str) -> None:
     """On torch's meta device, where tensors have shapes and no memory: one layer of each model of the table."""
     from dataclasses import replace
@@ -137,6 +141,11 @@ def test_latent_attention_is_refused() -> None:
     latent = custom_model({**BASE, "kv_lora_rank": 16, "rope_head_dim": 8})
     with pytest.raises(InputError, match="no multi-head latent attention"):
         Backend(latent, Cpu(1), 4, 4)
+
+
+def test_layers_with_a_state_are_refused() -> None:
+    with pytest.raises(InputError, match="no layers but plain attention"):
+        Backend(MODELS["qwen3-next-80b-a3b"], Cpu(1), 4, 4)
 
 
 def test_rows_say_where_everything_goes() -> None:

@@ -45,7 +45,7 @@ RECKONING = ("sglang", "sglang delayer", "sglang sync")
 # what is served and of all slots. Their own tests vary them.
 HELD = (
     *("enable_chunked_prefill", "max_batch_total_tokens", "max_num_active_seqs"),
-    *("long_prefill_token_threshold_adaptive", "version"),
+    *("long_prefill_token_threshold_adaptive", "version", "max_loras", "max_image_embeddings"),
 )
 
 

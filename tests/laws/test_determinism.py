@@ -76,7 +76,7 @@ def digests() -> list[str]:
 def test_equal_results_in_another_process() -> None:
     """Sets and dictionaries of strings go another way there, if any result depends on them."""
     here = digests()
-    assert len(set(here)) == len(POLICIES)
+    assert len(set(here)) == len(POLICIES) - 1, "one replica has nothing to delay for: that variant is plain sglang"
     script = "from tests.laws.test_determinism import digests\nprint(*digests())"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(

@@ -178,6 +178,8 @@ def test_what_a_router_is_told() -> None:
         "deadline_s": 2.5,
         "content": dataclasses.replace(content, output_token_ids=()),
         "data_parallel_rank": None,
+        "lora": None,
+        "images": (),
     }
 
 

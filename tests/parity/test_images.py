@@ -4,6 +4,7 @@ from importlib import import_module
 
 import pytest
 
+from simulator.compiled import is_compiled
 from tests.parity.image_features import encoder
 from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps
 
@@ -28,11 +29,8 @@ def test_runs_of_steps_change_nothing() -> None:
         ("if self._whole and", "if False and"),
         ("if image.identifier in names", "if False"),
         ("if self.cache.finds(request, number):\n                continue", "if False:\n                continue"),
-        ("size > self._budget_then or", ""),
         ("self.cache.makes_room(size, more)", "True"),
         ("needed = size + more", "needed = size"),
-        ("if computed < image.offset else 0", "if computed <= image.offset else 0"),
-        ("            self._budget_then -= size\n", ""),
         ("name = next(iter(self.released))", "name = next(reversed(self.released))"),
         ("image.end <= computed_tokens", "image.offset <= computed_tokens"),
         ("        self.cache.release(victim)", "        pass"),
@@ -51,7 +49,6 @@ def test_each_rule_of_the_encoder_is_needed(old: str, new: str, monkeypatch: pyt
     [
         ("to_come = 1 if is_async", "to_come = 0 if is_async"),
         ("            cache.release(request, request.num_computed_tokens)", "            pass"),
-        ("encoder.passed, with_hits=True", "[], with_hits=True"),
     ],
 )
 def test_each_rule_of_a_step_with_images_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,5 +58,7 @@ def test_each_rule_of_a_step_with_images_is_needed(old: str, new: str, monkeypat
 
 
 def test_a_block_with_another_image_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_compiled():
+        pytest.skip("a rule that is compiled cannot be changed")
     monkeypatch.setattr("simulator.memory.block_keys._with_images", lambda request, first, size, name: name)
     assert is_noticed("encoder")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from simulator.engine.cache_apply import AppliedPlan
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
-from simulator.memory.group_tables import Asked
+from simulator.memory.group_tables import Reach
 from simulator.memory.grouped import GroupedBlocks, Hit, Trial
 from simulator.plan import Chunk, GroupsTrial, Preemption, StateRules, StepPlan, View
 from simulator.request import RequestView
@@ -102,7 +102,7 @@ class GroupPlans:
         """Tokens of a request that have been computed for sure."""
         return max(0, live.num_computed_tokens - self.in_flight.get(live, 0))
 
-    def asked(self, live: RequestState, computed: int, tokens: int) -> Asked:
+    def asked(self, live: RequestState, computed: int, tokens: int) -> Reach:
         """The next tokens of a request behind those `computed`, as the memory is asked for them."""
         prefill_end = max(live.input_tokens, live.num_tokens - 1)
         return self.blocks.asked(live.row, computed, computed + tokens, prefill_end)

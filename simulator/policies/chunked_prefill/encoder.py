@@ -37,6 +37,14 @@ class EncoderCache:
         made.holds = {request: dict(numbers) for request, numbers in self.holds.items()}
         return made
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EncoderCache):
+            return NotImplemented
+        mine = (self.free, self.room, self.sizes, self.users, list(self.released), self.holds)
+        return mine == (other.free, other.room, other.sizes, other.users, list(other.released), other.holds)
+
+    __hash__ = None
+
     def finds(self, request: RequestView, number: int) -> bool:
         """Let the request use an image that is cached; returns whether it is."""
         name = request.images[number].identifier
