@@ -43,8 +43,6 @@ class EncoderCache:
         mine = (self.free, self.room, self.sizes, self.users, list(self.released), self.holds)
         return mine == (other.free, other.room, other.sizes, other.users, list(other.released), other.holds)
 
-    __hash__ = None
-
     def finds(self, request: RequestView, number: int) -> bool:
         """Let the request use an image that is cached; returns whether it is."""
         name = request.images[number].identifier
