@@ -45,16 +45,11 @@ def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cool
     The cuts are those of the measured window.
     """
     try:
-        server = _server(scenario)
-        requests = measured_requests(workload, caches=server.caches, warmup_s=warmup_s, cooldown_s=cooldown_s)
+        charges = _charges(scenario, workload, warmup_s, cooldown_s)
     except InputError as error:
         return Bounds({}, None, (error.message,))
-    if not len(requests):
-        return Bounds({}, None, ("there is no request",))
-    if requests.shares:
-        server = replace(server, kv_tokens=None)
     streams = policy_traits(scenario).streams
-    found = at_best(Charges(server, requests), scenario.resolve_slo(), streams=streams, cut=warmup_s + cooldown_s > 0)
+    found = at_best(charges, scenario.resolve_slo(), streams=streams, cut=warmup_s + cooldown_s > 0)
     engine = scenario.engine
     caps = (engine.max_queued_requests, engine.max_num_queued_reqs, engine.max_num_queued_tokens)
     if any(cap is not None for cap in caps):
@@ -65,13 +60,18 @@ def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cool
 def bound_rate(scenario: Scenario, workload: Workload) -> Bound | None:
     """Bound the requests of this mix a second that the scenario's replicas can serve for ever; None without a proof."""
     try:
-        server = _server(scenario)
-        requests = measured_requests(workload, caches=server.caches)
+        return largest_rate(_charges(scenario, workload))
     except InputError:
         return None
+
+
+def _charges(scenario: Scenario, workload: Workload, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Charges:
+    """What the measured requests cost at least. Raises InputError with the reason where no proof holds."""
+    server = _server(scenario)
+    requests = measured_requests(workload, caches=server.caches, warmup_s=warmup_s, cooldown_s=cooldown_s)
     if not len(requests):
-        return None
-    return largest_rate(Charges(replace(server, kv_tokens=None) if requests.shares else server, requests))
+        raise InputError("there is no request")
+    return Charges(replace(server, kv_tokens=None) if requests.shares else server, requests)
 
 
 def _server(scenario: Scenario) -> Server:

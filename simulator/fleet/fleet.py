@@ -1,6 +1,6 @@
 """The replicas of a run: group after group, numbered through."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -207,9 +207,7 @@ def _check_pipeline(group: ReplicaGroup) -> None:
         "data-parallel ranks that step together": group.group_cost is not None,
         "prefill and decode apart": group.role != "both",
     }
-    if found := [name for name, is_there in others.items() if is_there]:
-        what = f"the group {group.name} has a pipeline, which is not put together with {' and '.join(found)}"
-        raise InputError(what, hint="hardware.pipeline_parallel: 1")
+    _check_alone(group, "a pipeline", others, "hardware.pipeline_parallel: 1")
 
 
 def _check_connector(group: ReplicaGroup) -> None:
@@ -221,6 +219,11 @@ def _check_connector(group: ReplicaGroup) -> None:
         "autoscaling": group.autoscaling is not None,
         "a group that prefills alone": group.role == "prefill",
     }
+    _check_alone(group, "a KV connector", others, "no hardware.kv_offload")
+
+
+def _check_alone(group: ReplicaGroup, part: str, others: Mapping[str, bool], hint: str) -> None:
+    """Raise InputError where a group that has this part has any of the others."""
     if found := [name for name, is_there in others.items() if is_there]:
-        what = f"the group {group.name} has a KV connector, which is not put together with {' and '.join(found)}"
-        raise InputError(what, hint="no hardware.kv_offload")
+        what = f"the group {group.name} has {part}, which is not put together with {' and '.join(found)}"
+        raise InputError(what, hint=hint)

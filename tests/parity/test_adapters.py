@@ -4,9 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from simulator.compiled import is_compiled
 from tests.parity.adapter_features import lora
-from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps
+from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
 COLUMNS["lora"] = (*COLUMNS["cadence"], "adapters")
 RULES = "simulator.policies.chunked_prefill.adapters"
@@ -41,7 +40,6 @@ def test_each_rule_of_adapters_is_needed(old: str, new: str, monkeypatch: pytest
 
 
 def test_a_block_of_another_adapter_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_compiled():
-        pytest.skip("a rule that is compiled cannot be changed")
+    source_of("simulator.memory.block_keys")
     monkeypatch.setattr("simulator.memory.block_keys._of", lambda lora, name: name)
     assert is_noticed("lora")

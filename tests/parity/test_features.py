@@ -74,12 +74,17 @@ def is_noticed(*kinds: str) -> bool:
     return False
 
 
-def broken(name: str, old: str, new: str) -> ModuleType:
-    """The module with one change; the test is skipped where it is compiled, as others keep to what they compiled."""
+def source_of(name: str) -> Path:
+    """The module's source. Skips the test where it is compiled, as other modules keep to what they compiled."""
     path = Path(str(importlib.import_module(name).__file__))
     if path.suffix != ".py":
         pytest.skip("a rule that is compiled cannot be changed")
-    source = path.read_text(encoding="utf-8")
+    return path
+
+
+def broken(name: str, old: str, new: str) -> ModuleType:
+    """The module with one change, as `source_of` finds it."""
+    source = source_of(name).read_text(encoding="utf-8")
     assert source.count(old) == 1, old
     made = ModuleType(name)
     exec(compile(source.replace(old, new), name, "exec"), made.__dict__)

@@ -4,9 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from simulator.compiled import is_compiled
 from tests.parity.image_features import encoder
-from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps
+from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
 COLUMNS["encoder"] = (*COLUMNS["cadence"], "encoded", "cache_free")
 CACHE = "simulator.policies.chunked_prefill.encoder"
@@ -58,7 +57,6 @@ def test_each_rule_of_a_step_with_images_is_needed(old: str, new: str, monkeypat
 
 
 def test_a_block_with_another_image_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_compiled():
-        pytest.skip("a rule that is compiled cannot be changed")
+    source_of("simulator.memory.block_keys")
     monkeypatch.setattr("simulator.memory.block_keys._with_images", lambda request, first, size, name: name)
     assert is_noticed("encoder")
