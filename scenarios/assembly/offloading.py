@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.assembly.unused_keys import drafts, verifies_drafts
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks
 from simulator.engine.connector.offloading import Offloading
 from simulator.hardware.kv import GIB, KVCache
 from simulator.memory.offload import OffloadConfig
@@ -31,7 +31,7 @@ class MakeOffloading:
 
     config: OffloadConfig
 
-    def __call__(self, blocks: ConnectedBlocks, overlaps: bool) -> Offloading:
+    def __call__(self, blocks: Connected, overlaps: bool) -> Offloading:
         return Offloading(self.config, blocks, overlaps=overlaps)
 
 

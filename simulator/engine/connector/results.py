@@ -3,7 +3,7 @@
 from collections import deque
 
 from simulator.engine.completion import Completion
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected
 from simulator.engine.connector.plans import ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Arrivals, Connector
 from simulator.engine.speculative.results import VerifyResults
@@ -32,7 +32,7 @@ class ConnectedResults(VerifyResults):
         completion: Completion,
         plans: ConnectedPlans,
         connector: Connector,
-        blocks: ConnectedBlocks,
+        blocks: Connected,
         held: Holding,
     ) -> None:
         super().__init__(state, completion, plans)
@@ -56,7 +56,7 @@ class ConnectedResults(VerifyResults):
         if step.scheduled:
             self._processed += 1
             while self._fenced and self._fenced[0][0] <= self._processed:
-                self._release(self._fenced.popleft()[1])
+                self._release(self._fenced.popleft()[1], fenced=True)
         failed = [lives[row] for row in arrivals.failed if lives[row].status is LOADING]
         sampled = self.take_in(step)
         for live in failed:
@@ -79,8 +79,8 @@ class ConnectedResults(VerifyResults):
             step.record["num_free_blocks_end"] = self._blocks.num_free
         return sampled
 
-    def _release(self, row: int) -> None:
-        self._blocks.release(row)
+    def _release(self, row: int, *, fenced: bool = False) -> None:
+        self._blocks.release(row, fenced=fenced)
         del self._held.owners[row]
 
     def _keeps(self, row: int) -> bool:
