@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from simulator.engine.connector.request import ConnectedRequest
 from simulator.hardware.kv_plan import KVPlan
 from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.prefix_cache import PrefixCache
@@ -57,6 +58,10 @@ class ConnectedGroups(GroupedBlocks):
             self.kept[row] = None
         else:
             super().free(row, num_blocks)
+
+    def ends(self, live: ConnectedRequest) -> None:
+        """A request ends: free what its windows have left, before the connector is told (scheduler.py:3369)."""
+        self.drop(live.row, max(0, live.base_computed - live.in_flight_tokens))
 
     def release(self, row: int, *, fenced: bool = False) -> None:
         """See `ConnectedBlocks.release`. What was fenced comes free at once: the last group first."""

@@ -3,13 +3,13 @@
 from collections import deque
 
 from simulator.engine.completion import Completion
-from simulator.engine.connector.blocks import Connected
+from simulator.engine.connector.blocks import Connected, ConnectedGroups
 from simulator.engine.connector.plans import ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Arrivals, Connector
 from simulator.engine.speculative.results import VerifyResults
 from simulator.engine.speculative.step import VerifyStep
 from simulator.engine.state import ReplicaState
-from simulator.request_state import LOADING
+from simulator.request_state import FINISHED, LOADING
 from simulator.results.records import Status
 
 
@@ -86,6 +86,8 @@ class ConnectedResults(VerifyResults):
     def _keeps(self, row: int) -> bool:
         """Whether the blocks of a request that ends now stay: a step or a load writes them, or they are being sent."""
         live = self._held.owners[row]
+        if live.status is FINISHED and isinstance(self._blocks, ConnectedGroups):
+            self._blocks.ends(live)
         if live.is_loading:
             return True
         if self._connector.is_fenced and live.in_flight_tokens:
