@@ -1,16 +1,21 @@
 """The KV cache of a scenario whose model's layers keep different things of a request."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from scenarios.assembly.engine_policy import policy_label
+from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.scenario import Scenario
 from simulator.engine.connector.blocks import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
+from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan
+from simulator.hardware.layer_types import layer_caches
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class
+from simulator.timing.drafter import draft_head
 
 _KEY = "engine.disable_hybrid_kv_cache_manager"
 
@@ -36,7 +41,17 @@ def plan_of(scenario: Scenario, settings: MemorySettings, *, apart: bool) -> KVP
         batches_in_flight=2 if engine.parameter("async_scheduling") else 1,
         num_gpu_blocks=scenario.hardware.num_gpu_blocks,
         prefix_match_unit=engine.prefix_match_unit,
+        draft_layers=_draft_layers(scenario),
     )
+
+
+def _draft_layers(scenario: Scenario) -> list[LayerCache | None]:
+    """What the drafter's layers keep: a head's one layer keeps all tokens, as the model's full layers do."""
+    given, model = drafts_of(scenario), scenario.resolve_model()
+    if given is None or given.method == "ngram":
+        return []
+    own = given.resolve_draft_model() or replace(draft_head(model, given.method), layer_types="")
+    return layer_caches(own, scenario.hardware.tensor_parallel)
 
 
 def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str | None:
@@ -50,8 +65,14 @@ def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str 
         return "they do not go with hardware.pipeline_parallel yet"
     if scenario.hardware.kv_offload is not None and settings.model.has_states:
         return "layers with a state do not go with hardware.kv_offload yet"
+    if (given := drafts_of(scenario)) is not None:
+        if settings.model.has_states:
+            return "layers with a state do not go with engine.speculative_config yet"
+        modules = settings.model.num_nextn_predict_layers
+        several = given.method == "mtp" and min(modules, given.num_speculative_tokens) > 1
+        if several or given.disable_lookahead_block_hashes:
+            return "they go neither with several MTP modules nor with disable_lookahead_block_hashes yet"
     found = {
-        "speculative_config": engine.speculative_config is not None,
         "max_loras": engine.parameter("max_loras") is not None,
         "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
     }

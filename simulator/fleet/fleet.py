@@ -126,11 +126,10 @@ class Fleet:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
         if group.has_kv_groups:
-            others = group.speculation, group.pipeline
-            if group.role != "both" or any(part is not None for part in others):
+            if group.role != "both" or group.pipeline is not None:
                 what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
-            make = GroupedReplica
+            make = GroupedReplica if group.speculation is None else make
         if group.connector is not None:
             _check_connector(group)
             make = partial(ConnectedReplica, group.connector)

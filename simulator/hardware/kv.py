@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
+from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
 from simulator.hardware.layer_types import GATED_DELTA, GATED_DELTA_CHECKPOINT, layer_caches
 from simulator.hardware.models import Model
@@ -166,8 +167,11 @@ class MemorySettings:
         num_gpu_blocks: int | None = None,
         prefix_match_unit: int | None = None,
         disable_hybrid_kv_cache_manager: bool = False,
+        draft_layers: Sequence[LayerCache | None] = (),
     ) -> KVPlan:
         """The KV groups of one replica, as vLLM's planning has them for these bytes; see `KVSettings`.
+
+        `draft_layers` are the drafter's, behind those of the model.
 
         InputError where the model does not fit, or no request of its longest context (`max_model_len`).
         """
@@ -186,7 +190,8 @@ class MemorySettings:
         kv = self.budget().kv
         if num_gpu_blocks is None and kv <= 0:
             raise self._does_not_fit()
-        return plan_kv(layer_caches(model, self.tensor_parallel), [kv], settings, num_gpu_blocks=num_gpu_blocks)
+        layers = [*layer_caches(model, self.tensor_parallel), *draft_layers]
+        return plan_kv(layers, [kv], settings, num_gpu_blocks=num_gpu_blocks)
 
     def _does_not_fit(self) -> InputError:
         """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""

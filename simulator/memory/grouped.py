@@ -99,7 +99,7 @@ class GroupedBlocks:
             return Hit(0, 0, found)
         keys, tables = self.keys.of(request), self.tables
         lengths = [0] * len(tables)
-        length, longest = num_tokens - 1, 0
+        length, longest = num_tokens - self.keys.behind, 0
         looked: set[int] = set()
         while True:
             now = length

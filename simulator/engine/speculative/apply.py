@@ -207,7 +207,7 @@ class DraftedPlans:
         A key that looks ahead needs the tokens behind its block. What several MTP modules may compute again stays out.
         """
         if self.groups is not None:
-            self.groups.blocks.enter(self._state.requests[live.row], tokens, live.num_tokens)
+            self.groups.blocks.enter(self._state.requests[live.row], tokens, live.num_tokens - self._ahead)
         elif self._cache is not None:
             kept = min(tokens - self._kept_out, live.num_tokens - self._ahead)
             if kept > 0:

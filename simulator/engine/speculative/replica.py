@@ -86,9 +86,11 @@ class SpeculativeReplica(Replica):
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._runs: Runs | None = None
-        if self._decode_run_s is not None and decisions is None:
+        if self._decode_run_s is not None and decisions is None and not isinstance(blocks, GroupedBlocks):
             self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
+        if isinstance(blocks, GroupedBlocks):
+            self._set_groups(blocks)
         self._refuses = state.refuses
         state.refuses, state.caps = self._refusal, self._room
 
@@ -105,10 +107,18 @@ class SpeculativeReplica(Replica):
         if isinstance(state.cache, (PrefixCache, PrefixLedger)):
             ahead = config.num_hash_lookahead_tokens
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
+        if isinstance(state.blocks, GroupedBlocks) and state.blocks.keys is not None:
+            if config.drops_hit_block or config.num_prefill_lookahead_tokens > 1:
+                what = "layers that keep different things go neither with several MTP modules nor with hits that drop"
+                raise InputError(f"{what} their last block", hint="engine.disable_hybrid_kv_cache_manager: true")
+            state.blocks.keys = RequestKeys(state.blocks.keys.block_size, ahead)
 
     def _set_groups(self, blocks: GroupedBlocks) -> None:
         """Plan with a memory of several KV groups."""
         config, state, plans = self._config, self.state, self._plans
+        if blocks.states is not None:
+            what = "layers with a state do not go with drafts yet"
+            raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
         plans.groups = RequestGroups(blocks, config.num_lookahead_tokens, self._speculation.max_model_len)
         self._view.groups = GroupsView(state, plans.groups)
         self.completion.forget = blocks.end
@@ -143,6 +153,9 @@ class SpeculativeReplica(Replica):
             return f"{request.input_tokens} input tokens; max_model_len is {longest}"
         whole = request.input_tokens + self.state.requests[request.row].output_tokens - 1
         ahead = config.num_lookahead_tokens + (1 + self._overlaps) * (1 + config.num_speculative_tokens)
+        blocks = self.state.blocks
+        if isinstance(blocks, GroupedBlocks) and (reason := blocks.refusal(min(whole + ahead, longest))) is not None:
+            return reason
         needed = cdiv(min(whole + ahead, longest), block_size)
         if needed > num_blocks:
             return f"with its drafts it may need {needed} KV blocks; there are {num_blocks}"

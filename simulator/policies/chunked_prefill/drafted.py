@@ -164,7 +164,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
     """One admission with its prefix hits, or none: a part of a step's plan."""
     config, longest, _ = drafting
     slots, drafts = config.draft_slots, config.num_speculative_tokens
-    size, free = view.block_size, view.num_free_blocks
+    size, free, groups = view.block_size, view.num_free_blocks, view.groups
     budget = min(left.tokens, left.inputs - slots)
     passed = list(left.passed)
     if budget <= 0 or len(view.running) >= limits.slots:
@@ -174,8 +174,12 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
     for request in cast("Iterable[DraftingView]", view.waiting):
         if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
-        hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
-        computed, known = hits * size, request.num_tokens
+        computed, hits, unused, known = 0, 0, 0, request.num_tokens
+        if groups is not None:
+            computed, _ = groups.hit(request)
+        elif view.caches_prefixes:
+            hits, unused = view.prefix_hits(request)
+            computed = hits * size
         whole = tokens = known - computed
         if held and whole > 1:
             if not passed:  # until the hold ends
@@ -197,11 +201,19 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
             passed.append(request)
             continue
         available = free - unused - kept
-        if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
+        if groups is not None:
+            blocks = groups.blocks_needed(request, 0, whole=True)
+        else:
+            blocks = cdiv(min(known, longest), size) - hits
+        if limits.tests_whole and blocks > available:
             if limits.in_chunks and not passed:  # until others finish: as in `step`
                 return StepPlan(decode=False, holds=_holds(view, limits, left), note=left)
             break
-        if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:
+        if groups is not None:
+            blocks = groups.blocks_needed(request, tokens)
+        else:
+            blocks = cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits
+        if blocks > available:
             break
         note = Left(left.tokens - tokens, left.inputs - tokens - slots, left.pads, left.runs, False, tuple(passed))
         return StepPlan(prefill=(Chunk(request, tokens),), decode=False, more=True, note=note)
