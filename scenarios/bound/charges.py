@@ -11,8 +11,9 @@ ways, for a step holds at most `seqs` requests, `tokens` tokens, and requests of
     step >= step x requests / seqs        step >= step x tokens / tokens        step >= step x contexts / kv_tokens
 
 Each is a floor without a constant (`amortised`), and so is any mean of them. Where layers keep different things, the
-last is `step x blocks held / blocks of the pool`, with those that `HeldBlocks` proves. A request's charges then add up over all
-its steps, whoever else is in them: they are its work. Replicas together do at most `replicas` seconds of work a second.
+last is `step x blocks held / blocks of the pool`, with those that `HeldBlocks` proves. A request's charges then add up
+over all its steps, whoever else is in them: they are its work. Replicas together do at most `replicas` seconds of work
+a second.
 
 **Preemption by recompute.** The token after k others costs a decode, whose context is m = prompt + k, or a prefill of m
 tokens (with a prefix cache: of one token behind m - 1). A decode is charged with the cheaper of the two.

@@ -120,7 +120,7 @@ class Hardware(Strict):
         """Leave the pipeline out where there is none."""
         found: dict[str, Any] = dump(self)
         if self.pp_layer_partition is None:
-            del found["pp_layer_partition"]
+            found.pop("pp_layer_partition", None)
         if self.pipeline_parallel == 1 and self.pipeline_link is None:
             return {key: value for key, value in found.items() if key not in ("pipeline_parallel", "pipeline_link")}
         return found

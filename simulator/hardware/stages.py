@@ -1,9 +1,9 @@
 """The stages of a pipeline: which layers each computes, what it holds, and the KV cache that fits on all of them.
 
 As in vLLM 0.33: `get_pp_indices` (vllm/distributed/utils.py:198) gives each stage as many layers; the rest go one each
-to the stages before the last, from the back. A partition (its VLLM_PP_LAYER_PARTITION) gives the layers by hand. The first holds the embedding table, the last the head. A block has its
-KV of a stage's layers on that stage; the number of blocks is that of the stage with the fewest
-(vllm/v1/core/kv_cache_planning.py).
+to the stages before the last, from the back. A partition (its VLLM_PP_LAYER_PARTITION) gives the layers by hand. The
+first holds the embedding table, the last the head. A block has its KV of a stage's layers on that stage; the number of
+blocks is that of the stage with the fewest (vllm/v1/core/kv_cache_planning.py).
 """
 
 from collections.abc import Sequence
@@ -84,9 +84,7 @@ def stages_of(model: Model, stages: int, partition: Sequence[int] | None = None)
     return found
 
 
-def stage_memories(
-    of: MemorySettings, stages: int, partition: Sequence[int] | None = None
-) -> list[MemorySettings]:
+def stage_memories(of: MemorySettings, stages: int, partition: Sequence[int] | None = None) -> list[MemorySettings]:
     """What decides the KV cache on the GPUs of each stage."""
     return [
         replace(
