@@ -121,9 +121,9 @@ def _text(found: Searched, console: Console) -> str:
 
 def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> None:
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import POLICY, SCENARIO, SEARCH, TRIALS, to_json
+    from scenarios.runs.storage.run_folder import POLICY, SCENARIO, SCHEDULER, SEARCH, TRIALS, to_json
     from scenarios.search import words
-    from scenarios.search.policy_file import policy_text, scenario_text
+    from scenarios.search.policy_file import policy_text, scenario_text, scheduler_text, weights_of
 
     taken = found.taken.scenario
     about = f"The policy that `batchlab search` took for {found.base.name}, for the sake of {found.aim.metric}."
@@ -132,6 +132,8 @@ def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> N
         policy.write_text(policy_text(taken, about), encoding="utf-8", newline="\n")
         text = scenario_text(taken, str(policy.resolve()))
         (folder / SCENARIO).write_text(text, encoding="utf-8", newline="\n")
+        if (weights := weights_of(taken)) is not None:
+            (folder / SCHEDULER).write_text(scheduler_text(weights), encoding="utf-8", newline="\n")
         answer = {key: value for key, value in found.to_json().items() if key not in ("cpu_s", "runs", "reused")}
         (folder / SEARCH).write_text(to_json(answer), encoding="utf-8", newline="\n")
         rows = words.trial_rows(found)

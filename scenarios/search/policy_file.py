@@ -1,16 +1,23 @@
-"""The file of the policy that a search has found: a small class over a shipped one, with the found defaults."""
+"""The files of the policy that a search has found: a small class over a shipped one, and the class for vLLM."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from scenarios.assembly.engine_policy import build_policy
+from scenarios.plan.candidate import POLICY, make_candidate
+from scenarios.plan.deploy import deployed
+from scenarios.runs.storage.run_folder import POLICY as FILE
+from scenarios.runs.storage.run_folder import SCHEDULER
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
-from simulator.policies import policy_parameters
+from scenarios.servers.flags import line
+from simulator.policies import DEFAULT_POLICY, policy_class, policy_parameters
 from simulator.queues import Order
 
 CLASS = "Found"
-FILE = "policy.py"
+_ORDER = "weighted"
 
 
 def policy_text(scenario: Scenario, about: str) -> str:
@@ -41,6 +48,47 @@ def scenario_text(scenario: Scenario, path: str) -> str:
     kept = {key: value for key, value in data.get("engine", {}).items() if key not in taken}
     data["engine"] = {**kept, "policy": f"{path}:{CLASS}"}
     return dump(load(data, check_files=False)).replace(f"{path}:{CLASS}", f"{FILE}:{CLASS}")
+
+
+def weights_of(scenario: Scenario) -> dict[str, Any] | None:
+    """The weights of the queue's order, where vLLM's scheduler decides with them; None for any other policy.
+
+    A deadline of a request's own is nothing that vLLM knows.
+    """
+    built: Any = build_policy(scenario)
+    order = getattr(built, "order", None)
+    is_vllm = getattr(type(built), "plan", None) is getattr(policy_class(DEFAULT_POLICY), "plan", None)
+    if not is_vllm or order != _ORDER or not isinstance(order, Order) or order.parameters.get("deadline_weight"):
+        return None
+    return {key: value for key, value in order.parameters.items() if key != "deadline_weight"}
+
+
+def scheduler_text(weights: Mapping[str, Any]) -> str:
+    """Return the text of the file with the scheduler class for vLLM, with these weights."""
+    text = (Path(__file__).parents[1] / "templates" / SCHEDULER).read_text(encoding="utf-8")
+    for key, value in {"late_after_s": None, **weights}.items():
+        text, count = re.subn(rf'"{key}": [^,]+,', f'"{key}": {value!r},', text)
+        assert count == 1, key
+    return text
+
+
+def command_of(scenario: Scenario) -> str | None:
+    """The command of a server that decides as the scenario's policy does; None where no flags say all of it.
+
+    For weights of vLLM's queue it names the class of `scheduler_text`.
+    """
+    more = ""
+    if weights_of(scenario) is not None:
+        built = build_policy(scenario)
+        values = {key: getattr(built, key) for key in policy_parameters(type(built)) if key != "order"}
+        scenario = make_candidate(
+            scenario, {POLICY: DEFAULT_POLICY, "engine.order": "fcfs", **{f"engine.{k}": v for k, v in values.items()}}
+        ).scenario
+        more = f" --scheduler-cls {SCHEDULER.removesuffix('.py')}.WeightedScheduler"
+    server = deployed(scenario)
+    if isinstance(server, str) or not server.launch.is_own or any("no flag says" in each for each in server.remarks):
+        return None
+    return f"{line(server.words)}{more}"
 
 
 def _weights(value: object) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 from scenarios.assembly.engine_policy import policy_label
 from scenarios.assembly.workloads import build_workload
 from scenarios.plan.candidate import POLICY, Candidate
-from scenarios.plan.deploy import deployed
 from scenarios.plan.goal import OF_LIMITS, Goal
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on
@@ -19,9 +18,9 @@ from scenarios.schema.scenario import Scenario
 from scenarios.search.held_out import HeldOut, held_out
 from scenarios.search.parts import Parts, parts_of
 from scenarios.search.payers import Group, groups
+from scenarios.search.policy_file import command_of
 from scenarios.search.race import Aim, Race, Trial, with_part
 from scenarios.search.space import Space
-from scenarios.servers.flags import line
 from scenarios.studies.executors import SweepExecutor
 from simulator.errors import InputError
 from simulator.metrics.table import METRICS
@@ -121,14 +120,6 @@ def search(
             break
     proof = held_out(runs[1], runs[0], aim.metric)
     return Searched(base, aim, parts, race.trials, best, proof, (runs[0], runs[1]), race.runs, race.reused, race.cpu_s)
-
-
-def command_of(scenario: Scenario) -> str | None:
-    """The command of a server that decides as the scenario's policy does; None where no flags say all of it."""
-    server = deployed(scenario)
-    if isinstance(server, str) or not server.launch.is_own or any("no flag says" in each for each in server.remarks):
-        return None
-    return line(server.words)
 
 
 def checked(objective: str, base: Scenario) -> str:

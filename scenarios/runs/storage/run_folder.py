@@ -59,6 +59,7 @@ STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parq
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES, DEPLOY = "plan.json", "candidates", "deploy"  # of a plan
 SEARCH, TRIALS, POLICY = "search.json", "trials.csv", "policy.py"  # of `search`
+SCHEDULER = "vllm_scheduler.py"  # of `search`, where vLLM's scheduler is to have an order of its own
 EXPERIMENT, COMMANDS = "bench-plan.json", "commands.sh"  # of `bench-plan`
 EXPERIMENT_RUNS = ("low", "high")
 DECISION_KEYS: Columns = {
@@ -155,6 +156,7 @@ OTHER_FILES: Mapping[str, str] = {
     SEARCH: "`search`: the answer, as `--json` prints it",
     TRIALS: "`search`: a row a candidate: its settings, how far it came, and the objective in each round",
     POLICY: "`search`: the policy to take, which runs as `engine.policy: policy.py:Found`",
+    SCHEDULER: "`search`: the order of the queue as a class for vLLM's `--scheduler-cls`",
     EXPERIMENT: "`bench-plan`: the two runs on a real server, and what to expect of them",
     COMMANDS: "`bench-plan`: the commands of the server, the benchmarks and `validate`",
     **{f"{name}.jsonl": f"`bench-plan`: the requests of the {name} run" for name in EXPERIMENT_RUNS},

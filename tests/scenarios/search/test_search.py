@@ -16,9 +16,8 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.search.held_out import held_out
 from scenarios.search.parts import parts_of
-from scenarios.search.policy_file import policy_text, scenario_text
+from scenarios.search.policy_file import command_of, policy_text, scenario_text, scheduler_text, weights_of
 from scenarios.search.race import WORST, Aim, Race, with_part
-from scenarios.search.search import command_of
 from scenarios.search.space import Space
 from scenarios.studies.executors import InProcess
 from scenarios.studies.study_run import Outcome
@@ -196,10 +195,22 @@ def test_children_stay_near_their_parents(base: Scenario) -> None:
     )  # a latency's search sheds none
 
 
-def test_a_command_stands_only_where_flags_say_all(base: Scenario) -> None:
+def test_a_command_stands_only_where_flags_and_the_class_for_vllm_say_all(base: Scenario) -> None:
     said = command_of(make_candidate(base, {"engine.max_num_batched_tokens": 512}).scenario)
     assert said is not None
     assert "--max-num-batched-tokens 512" in said
-    weights = {"engine.order": "weighted", "engine.input_token_s": 0.01}
-    for settings in (weights, {"engine.policy": "in_time"}, {"engine.policy": "fastserve"}):
+    weights = {"engine.order": "weighted", "engine.input_token_s": 0.01, "engine.late_after_s": None}
+    for settings in (weights, {"engine.policy": "in_time"}):
+        said = command_of(make_candidate(base, settings).scenario)
+        assert said is not None
+        assert said.endswith(" --scheduler-cls vllm_scheduler.WeightedScheduler")
+    for settings in ({**weights, "engine.deadline_weight": 1.0}, {"engine.policy": "fastserve"}):
         assert command_of(make_candidate(base, settings).scenario) is None
+
+
+def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:
+    found = weights_of(make_candidate(base, {"engine.policy": "in_time", "engine.late_token_s": 0.5}).scenario)
+    assert found is not None
+    text = scheduler_text(found)
+    for key, value in {**found, "late_after_s": 1.0, "late_token_s": 0.5, "priority_s": 0.0}.items():
+        assert f'"{key}": {value!r},' in text
