@@ -17,6 +17,7 @@ import numpy as np
 
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
+from scenarios.runs.provenance import PROVENANCE
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.search.parts import Part, Parts
@@ -187,9 +188,18 @@ class Race:
                 trial.scores.append(self.aim.score(mine, self.baseline.rounds[number]))
 
     def _going_on(self, number: int) -> list[Trial]:
-        """The better third of all that were in the round before, without those that are further already."""
-        there = sorted((t for t in self.trials if len(t.scores) >= number), key=lambda t: t.scores[number - 1])
-        best = there[: max(_LEAST, math.ceil(len(there) / _GOES_ON))]
+        """The better third of all that were in the round before, without those that are further already.
+
+        Of candidates with equal runs, whose differences did not matter, the one goes on that changes least.
+        """
+        there: dict[str, Trial] = {}
+        for trial in sorted(
+            (t for t in self.trials if len(t.scores) >= number), key=lambda t: len(t.candidate.settings)
+        ):
+            runs = [{k: v for k, v in one.summary.items() if k != PROVENANCE} for one in trial.rounds[number - 1]]
+            there.setdefault(repr(runs), trial)
+        ranked = sorted(there.values(), key=lambda t: t.scores[number - 1])
+        best = ranked[: max(_LEAST, math.ceil(len(ranked) / _GOES_ON))]
         return [t for t in best if len(t.scores) == number and t.scores[number - 1] != WORST]
 
     def _fresh(self, rng: np.random.Generator, draw: int, count: int, seen: set[str]) -> list[Trial]:
