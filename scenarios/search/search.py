@@ -1,7 +1,5 @@
 """A whole search: the race on one part of the traffic, the proof on the other, and what came of both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

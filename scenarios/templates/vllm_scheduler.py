@@ -45,7 +45,7 @@ class WeightedQueue(RequestQueue):
         number = self._places.setdefault(request.request_id, next(self._numbers))
         key = (self._later_s(request), number, request)
         due_s = self._due_s(request)
-        is_new = not request.num_output_tokens and due_s is not None
+        is_new = not request.num_preemptions and due_s is not None
         if is_new and due_s < self._now_s:
             insort(self._late, key, key=_first_two)
             return

@@ -42,7 +42,7 @@ def weighted(
 
     With `late_after_s`, requests that cannot have their first token so soon after their arrival wait behind all
     others: no work is spent on them while others can still be served in time. `late_token_s` allows for the time that
-    the prompt takes. A request that has had its first token is never late.
+    the prompt takes. A request that was preempted is never late: work was spent on it.
     """
 
     def key(request: RequestView) -> tuple[float, int]:
@@ -91,11 +91,11 @@ class LateLast:
 
     def push(self, request: RequestState) -> None:
         due_s = self._due_s(request)
-        if request.output_tokens_so_far == 0 and due_s < self._now_s:
+        if not request.num_preemptions and due_s < self._now_s:
             self._put_last(request)
             return
         self._in_time.push(request)
-        if request.output_tokens_so_far == 0:
+        if not request.num_preemptions:
             self._due[due_s, request.row] = request
 
     put_back = push

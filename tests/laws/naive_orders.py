@@ -115,7 +115,7 @@ class NaiveOrder:
 
         def rank(r: Any) -> tuple[bool, float, int]:
             after_s = p["late_after_s"]
-            is_new = not r.output_tokens_so_far
+            is_new = not r.num_preemptions
             late = after_s is not None and is_new and r.arrival_s + after_s - p["late_token_s"] * r.input_tokens
             later_s = p["input_token_s"] * r.input_tokens + p["output_token_s"] * self.expected(r)
             later_s += p["priority_s"] * r.priority + p["deadline_weight"] * (r.deadline_s or 0.0)
