@@ -122,6 +122,7 @@ def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
     holds(chance, 1 / (1 - load), within=0.4)
 
 
+@pytest.mark.long
 def test_two_choices_of_many_servers() -> None:
     """A finite number of servers adds about 1 / servers: 200 are held against the limit within 3 %."""
     load = 0.7
