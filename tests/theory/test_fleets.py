@@ -112,6 +112,7 @@ def test_joining_the_shorter_of_two_queues() -> None:
     holds(found, shortest_queue_sojourn_s(load, 40), within=0.1)
 
 
+@pytest.mark.long
 def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
     """No router without preemption beats a common queue, and none that looks is as bad as chance, M/M/1."""
     servers, load = 5, 0.8
