@@ -157,7 +157,7 @@ def _sglang(shapes: Any, model: str, resolved: Model, ranks: int) -> list[str]:
     return found
 
 
-_SOCKET = "/tmp/passes"
+_SOCKET = "passes"
 _RECORD = f"""python -c "import zmq, msgspec; from sglang.srt.observability.forward_pass_metrics import decode
 s = zmq.Context().socket(zmq.SUB); s.connect('ipc://{_SOCKET}.0'); s.subscribe(b'')
 f = open('measured.jsonl', 'wb', 0)

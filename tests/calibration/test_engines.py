@@ -107,7 +107,7 @@ def test_a_profile_is_nearer_to_steps_that_it_has_not_seen_than_the_tables(
 
 
 def test_runs_of_a_sweep_are_mean_steps() -> None:
-    """The server was batchlab itself, in real time on a busy CPU: TPOT is that of the kernels, and of 24 tokens alone."""
+    """The server was batchlab itself, in real time on a busy CPU; answers had 24 tokens."""
     table = read(SWEEP).table("step")
     order = np.argsort(table["decode_seqs"])
     assert table["decode_seqs"][order] == pytest.approx([0.7, 2.6, 9, 21, 30], rel=0.35)
