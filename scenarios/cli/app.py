@@ -33,6 +33,7 @@ from scenarios.cli.parity import parity
 from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
+from scenarios.cli.search import search
 from scenarios.cli.serve import serve
 from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
@@ -99,7 +100,7 @@ _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: new_verbs(),
 }
-_RUNS = (run, compare, bound, sweep, plan, bench_plan, explain)
+_RUNS = (run, compare, bound, sweep, plan, search, bench_plan, explain)
 for _verb in (*_RUNS, from_, serve, validate, lockstep, parity, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():
