@@ -151,7 +151,7 @@ def _by_roofline(scenario: Scenario, rows: RowColumns, counts: tuple[Floats, ...
         Roofline(stage.model, gpu, hardware.tensor_parallel).by_resource_s(*counts)
         for stage in stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition)
     ]
-    slowest = np.max([sum(stage.values()) for stage in of_stages], axis=0)
+    slowest = np.max([np.sum(list(stage.values()), axis=0) for stage in of_stages], axis=0)
     parts = {name: np.sum([stage[name] for stage in of_stages], axis=0) for name in _RESOURCES}
     between = (len(of_stages) - 1) * (pipeline.hop_s + pipeline.hop_s_per_token * counts[0])
     parts["link"] += np.clip(rows.end_s - rows.start_s - slowest, 0.0, between)

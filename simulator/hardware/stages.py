@@ -47,8 +47,8 @@ def layers_of_stages(layers: int, stages: int, partition: Sequence[int] | None =
         if len(partition) != stages or sum(partition) != layers or min(partition) < 1:
             given = ",".join(map(str, partition))
             what = f"the partition {given} has {len(partition)} stages and {sum(partition)} layers"
-            even = ",".join(map(str, layers_of_stages(layers, stages)))
-            raise InputError(f"{what}, the model {layers} layers for {stages} stages", hint=f"left out: {even}")
+            alike = ",".join(map(str, layers_of_stages(layers, stages)))
+            raise InputError(f"{what}, the model {layers} layers for {stages} stages", hint=f"left out: {alike}")
         return list(partition)
     if stages > layers:
         raise InputError(f"{stages} stages cannot share {layers} layers", hint=f"at most {layers}")

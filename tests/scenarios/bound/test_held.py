@@ -41,6 +41,7 @@ def crowd(model: str, blocks: int, seqs: int) -> scenarios.Scenario:
 def test_no_run_betters_a_memory_bound_and_memory_is_what_binds(model: str, blocks: int) -> None:
     scenario = crowd(model, blocks, 256)
     result = scenarios.run(scenario)
+    assert result.workload is not None
     found = bound(scenario, result.workload).metrics
     for key, one in found.items():
         assert METRICS[key].better * (one.value - float(result.summary[key])) >= 0, key
