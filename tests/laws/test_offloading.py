@@ -145,9 +145,9 @@ def serve(
         kinds = [LayerCache("window", SIZE, 1, 16, window=window), LayerCache("full", SIZE, 1, 16)]
         layers = [kinds[kind] for kind in rng.choice([(0, 1), (0, 0, 0, 1)])]
         settings = KVSettings(longest + 1, SIZE, policy.max_num_batched_tokens, 2, enable_prefix_caching=True)
-        count = len(layers) * size + 2 + spare
-        plan = plan_kv(layers, [0], settings, num_gpu_blocks=count)
-        size, blocks = count, lambda usable, host: NotingGroups(plan, usable, retention)
+        needed = len(layers) * size + 2 + spare
+        plan = plan_kv(layers, [0], settings, num_gpu_blocks=needed)
+        size, blocks = needed, lambda usable, host: NotingGroups(plan, usable, retention)
     group = ReplicaGroup(
         lambda: policy, Memory(size + spare, SIZE), Linear(0.004, 1e-4, 1e-6), make_blocks=blocks,
         connector=connector, has_kv_groups=windows,
