@@ -66,7 +66,8 @@ class Tiering(Offloading):
 
     def _promote(self, offered: Offered, keys: Sequence[Hashable], places: dict[Hashable, int]) -> None:
         """Read chunks from the tiers `places` into the host, without evicting others of `keys`."""
-        stored = self._host.store(keys, offered.access)
+        kept = [key for key in keys if key in places or key in self._host.chunks]
+        stored = self._host.store(kept, offered.access)
         if stored is None:
             self._host.give_up(places)  # it is computed, rather than asked for again and again
             return

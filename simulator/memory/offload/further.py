@@ -103,7 +103,7 @@ class TieredHost(HostTier):
         for row, keys in self._looks.items():
             places = {key: self._wanted.pop(key) for key in keys if key in self._wanted}
             if places:
-                found[row] = [key for key in keys if key in places or key in self.chunks], places
+                found[row] = keys, places
         self._looks.clear()
         self._wanted.clear()
         return found
