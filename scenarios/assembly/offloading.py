@@ -74,7 +74,7 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
         what = f"a threshold of {given.store_threshold} offers is not put together with tiers, as in vLLM"
         raise scenario.error(f"{_KEY}.store_threshold", what, "leave it out, or leave out tiers")
     found = []
-    for place, tier in enumerate(given.tiers):
+    for place, tier in enumerate(given.tiers or ()):
         chunks = None if tier.size_gib is None else int(tier.size_gib * GIB) // chunk_bytes
         if chunks == 0:
             what = f"{tier.size_gib} GiB do not hold one chunk of {given.blocks_per_chunk} blocks"

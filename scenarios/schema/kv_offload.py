@@ -59,9 +59,9 @@ class KVOffload(Strict):
     ] = None
     latency_s: Annotated[Time, doc("added to each copy")] = 0.0
     tiers: Annotated[
-        Annotated[list[FurtherTier], Field(max_length=2)],
+        Annotated[list[FurtherTier], Field(max_length=2)] | None,
         doc("tiers below the host, the nearest first: what the host stores goes to each, and comes back through it"),
-    ] = Field(default_factory=list)
+    ] = None
 
 
 def offload_schema() -> Schema:

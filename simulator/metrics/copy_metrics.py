@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Metric, Value
 from simulator.metrics.window import Bools
-from simulator.results.records import CopyColumns
+from simulator.results.records import CopyColumns, Ints, Records
 
 Figure = Callable[[CopyColumns, Bools, Sample], float]
 _PLACES = ("the host", "the first further tier", "the second further tier")
@@ -37,6 +39,15 @@ def _busy(copies: CopyColumns, chosen: Bools, sample: Sample) -> float:
     ends_s = sample.records.step_end_s
     whole_s = (float(ends_s.max()) if len(ends_s) else 0.0) * sample.records.replicas
     return float((copies.end_s - copies.start_s)[chosen].sum()) / whole_s if whole_s else 0.0
+
+
+def loaded_tokens(records: Records) -> Ints:
+    """For every request, the tokens whose KV was loaded from the host, at all its admissions."""
+    copies, rows = records.copies, len(records.requests.row)
+    if copies is None:
+        return np.zeros(rows, dtype=np.int64)
+    chosen = (copies.tier == 0) & (copies.stored == 0)
+    return np.bincount(copies.row[chosen], copies.tokens[chosen], rows).astype(np.int64)
 
 
 def _metrics(tier: int) -> tuple[Metric, ...]:

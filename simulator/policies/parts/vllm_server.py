@@ -67,7 +67,6 @@ _RARE = (
     Flag(
         "--prefix-cache-retention-interval",
         "engine.prefix_cache_retention_interval",
-        default=0,
         read=offload.read_interval,
         write=offload.write_interval,
     ),
