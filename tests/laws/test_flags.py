@@ -113,7 +113,8 @@ def test_flags_of_a_plan_are_read_back_as_the_same_scenario(
 
 @pytest.mark.parametrize("offload", OFFLOAD, ids=str)
 def test_kv_on_the_host_is_read_back(offload: dict[str, Any]) -> None:
-    chosen = scenario("vllm", {"enable_prefix_caching": True}, {"gpu": "h100", "kv_offload": offload})
+    engine = {"enable_prefix_caching": True, "async_scheduling": True}
+    chosen = scenario("vllm", engine, {"gpu": "h100", "kv_offload": offload})
     found = read_back(chosen)
     assert found.hardware == chosen.hardware
     assert deploy(found) == deploy(chosen)
