@@ -90,13 +90,3 @@ def remarks(values: Mapping[str, object]) -> Sequence[str]:
     tier = values.get(REST)
     sizes = [each for each in tier.get("tiers") or () if each.get("size_gib")] if isinstance(tier, Mapping) else []
     return ["vLLM's further tiers have no bound: keep them to size_gib from outside"] if sizes else []
-
-
-def read_interval(text: str) -> int | str:
-    """Return `engine.prefix_cache_retention_interval`."""
-    return "all" if text == "None" else int(text)
-
-
-def write_interval(interval: object) -> str:
-    """Return vLLM's word for it."""
-    return "None" if interval == "all" else str(interval)
