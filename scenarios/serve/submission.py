@@ -9,6 +9,7 @@ import numpy as np
 
 from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
+from scenarios.schema.workload import TraceWorkload
 from scenarios.serve.calls import Call, ChatCall, CompletionCall
 from scenarios.serve.refusals import RefusedError
 from scenarios.serve.tokenizer import Answer, Tokenizer
@@ -42,7 +43,7 @@ class Lengths:
         }
         self._stream = int(stream(scenario.seed, "", "answers").integers(2**63))
         asked = {lora for part in parts for lora in part.lora or () if lora is not None}
-        for entry in scenario.workload.classes or ():
+        for entry in () if isinstance(scenario.workload, TraceWorkload) else scenario.workload.classes or ():
             if entry.lora is not None:
                 asked |= {entry.lora.adapter(entry.name, rank + 1) for rank in range(entry.lora.adapters)}
         self.adapters = tuple(sorted(asked))

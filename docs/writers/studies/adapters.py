@@ -95,8 +95,9 @@ def _panels(name: str, label: str, scale: float) -> list[Panel]:
 STUDY = Study(
     name="adapters",
     setup="Llama-3.1-8B on four H100, step times by roofline; 40 requests/s with 400 input and 150 output tokens, 1,600"
-    " in all. Each replica has slots for 8 adapters of rank 16, 32 slots in all. `adapter first` is `lora_affinity` with the weights"
-    " 3 for the adapter, 1 for the queue and 0 for KV; `128 slots` is `round_robin` with so many on each replica.",
+    " in all. Each replica has slots for 8 adapters of rank 16, 32 slots in all. `adapter first` is `lora_affinity`"
+    " with the weights 3 for the adapter, 1 for the queue and 0 for KV; `128 slots` is `round_robin` with so many on"
+    " each replica.",
     alt="99th percentile of TTFT and the share of requests shut out, by the number of adapters and by router",
     answer=(
         "**A router that spreads requests evenly spreads every adapter over every replica: then each replica needs as"
