@@ -27,7 +27,7 @@ def test_few_requests_wait_long_where_slots_are_short() -> None:
 def test_a_router_that_knows_adapters_needs_fewer_slots() -> None:
     by_turns = summary("adapters-tenants", "replicas=2", "engine.max_loras=4", "router=round_robin")
     kept = summary("adapters-tenants", "replicas=2", "engine.max_loras=4", "router=lora_affinity")
-    assert kept["lora_shut_out_rate"] < 0.5 * by_turns["lora_shut_out_rate"]
+    assert kept["lora_shut_out_rate"] < 0.75 * by_turns["lora_shut_out_rate"]
     assert kept["p99_ttft_ms"] < by_turns["p99_ttft_ms"]
 
 
@@ -41,7 +41,7 @@ def test_a_larger_cache_encodes_less() -> None:
 @pytest.mark.parametrize(
     ("name", "override", "said", "hint"),
     [
-        ("adapters-tenants", "engine.max_loras=null", r"max_lora_rank: the engine takes", "give engine.max_loras"),
+        ("adapters-tenants", "engine.max_loras=null", r"25:7: workload.classes.0.lora: the engine", "max_loras: 4"),
         ("adapters-tenants", "engine={policy: vllm}", r"classes.0.lora: the engine takes no adapters", "max_loras: 4"),
         ("adapters-tenants", "engine.max_lora_rank=12", r"max_lora_rank", "16"),
         ("adapters-tenants", "model=deepseek-v3", r"engine.max_loras: adapters of deepseek-v3 are", "linear"),
@@ -49,7 +49,7 @@ def test_a_larger_cache_encodes_less() -> None:
         ("images-documents", "engine.max_image_embeddings=null", r"images: the engine takes no images", "max_image_"),
         ("images-documents", "engine.max_image_embeddings=700", r"images", "max_image_embeddings"),
         ("images-documents", "model=qwen2.5-7b", r"qwen2.5-7b has no encoder of images", "encoder_parameters"),
-        ("images-documents", "engine.policy=sglang", r"", "vllm"),
+        ("images-documents", "engine.policy=sglang", r"32:3: .*sglang does not use this key", "vllm"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(name: str, override: str, said: str, hint: str) -> None:
