@@ -161,7 +161,7 @@ class ReplicaState:
         del self.running[live]
         if self.adapters is not None:
             self.adapters.left(live)
-            self.adapters.waits(live)
+            self.adapters.waits(live, now_s)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()

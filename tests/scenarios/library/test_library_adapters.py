@@ -31,6 +31,28 @@ def test_a_router_that_knows_adapters_needs_fewer_slots() -> None:
     assert kept["p99_ttft_ms"] < by_turns["p99_ttft_ms"]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("engine.async_scheduling=true",),
+        (
+            "hardware.num_gpu_blocks=700",
+            "engine.enable_prefix_caching=true",
+            "workload.classes.0.client={timeout_s: 3}",
+        ),
+    ],
+)
+def test_runs_of_steps_change_nothing_of_admissions(keys: tuple[str, ...]) -> None:
+    scenario = scenarios.load("adapters-tenants", ("workload.requests=200", *keys))
+    result, again = scenarios.run(scenario), scenarios.run(scenario, fast_forward=False)
+    assert result.summary == again.summary
+    adapters, requests = result.records.adapters, result.records.requests
+    assert adapters is not None
+    waited_s = (requests.scheduled_s - requests.arrival_s + requests.requeued_s)[adapters.row]
+    assert ((adapters.shut_out_s >= 0) & (adapters.shut_out_s <= waited_s + 1e-9)).all()
+    assert adapters.shut_out_s.max() > 0.9 * waited_s.max() > 0
+
+
 def test_a_larger_cache_encodes_less() -> None:
     small, large = summary("images-documents"), summary("images-documents", "engine.max_num_batched_tokens=8192")
     assert large["mean_ttft_ms"] < 0.85 * small["mean_ttft_ms"]

@@ -94,7 +94,7 @@ def test_a_request_is_shut_out_while_others_have_all_slots() -> None:
     clock.advance(3.0)
     slots.entered(again)  # its adapter is there
     slots.left(second)
-    slots.waits(second)  # preempted
+    slots.waits(second, clock.now)  # preempted
     clock.advance(7.0)
     slots.entered(third)  # from here on b is
     clock.advance(12.0)
@@ -111,6 +111,24 @@ def test_a_request_is_shut_out_while_others_have_all_slots() -> None:
     assert rows["loaded"].tolist() == [1, 1, 0, 1, 1]
 
 
+def test_an_arrival_that_is_seen_behind_changes_waits_from_its_own_time_on() -> None:
+    (first, second, third, again), slots, clock = adapters("abca", 2)
+    slots.ended(third)
+    slots.ended(again)
+    slots.entered(first)
+    slots.entered(second)
+    clock.advance(5.0)
+    slots.left(first)
+    for live in (third, again):
+        slots.unfinished[live.lora or ""] = 1
+        slots.waits(live, 3.0)
+    slots.entered(third)
+    clock.advance(9.0)
+    slots.left(second)
+    slots.entered(again)
+    assert slots._admissions.columns()["shut_out_s"].tolist() == [0.0, 0.0, 2.0, 4.0]
+
+
 def test_the_slot_used_longest_ago_is_given_up() -> None:
     (first, second, third), slots, _ = adapters("abc", 2)
     loaded = []
@@ -124,10 +142,10 @@ def test_the_slot_used_longest_ago_is_given_up() -> None:
     slots.left(first)
     step_with(third)  # in place of b, which was used before a
     slots.left(third)
-    slots.waits(first)
-    slots.waits(second)
+    slots.waits(first, 0.0)
+    slots.waits(second, 0.0)
     step_with(first)
     step_with(second)  # in place of c
     assert loaded == [2, 1, 0, 1]
-    slots.waits(third)
+    slots.waits(third, 0.0)
     assert not slots.entered(third)
