@@ -205,8 +205,9 @@ def steps_to_hit(state: ReplicaState, cache: Cache) -> int:
     """Decode steps until the head of the queue may find more in the cache than it does now."""
     if cache.keys is None or not cache.keys.num_telling:
         return sys.maxsize
-    if state.is_full and not state.traits.displaces:
-        return sys.maxsize  # whatever it finds, it lacks a slot
+    seqs = len(state.running) - len(state.paused) + len(state.held)
+    if seqs >= state.policy.max_num_seqs and not (state.slots_by_step or state.traits.displaces):
+        return sys.maxsize  # whatever the head of the queue finds, it lacks a slot
     head = state.waiting.head
     request = state.requests[head.row]
     hits = cache.hits(request, head.num_tokens)[0]

@@ -2,8 +2,8 @@
 
 To enter each block as it is filled costs more than all else that a cached request costs. But a block's place in the
 cache shows only where its content is looked up, entered by another request, or left behind. So a decoding request is
-noted by the key of the block that it enters next. Who comes with that key, or leaves, has all that is filled by then
-entered first: blocks of equal content in the order in which they were filled.
+noted by its conversation, or else by the key of the block that it enters next. Who comes with that, or leaves, has all
+that is filled by then entered first: blocks of equal content in the order in which they were filled.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -18,7 +18,7 @@ _NOW = -1
 
 
 class LateFills:
-    """The decoding requests of a replica whose answers others may find, by the key of the block that enters next."""
+    """The decoding requests of a replica whose answers others may find, by what others would come with."""
 
     __slots__ = ("_before", "_cache", "_clock", "_entered", "_requests", "_tick", "_unknown")
 
@@ -72,7 +72,7 @@ class LateFills:
             self._cache.enter(self._requests[live.row], full_blocks)
 
     def fill(self, keys: Iterable[Hashable]) -> None:
-        """Enter all that is full of the requests that are noted by one of these keys."""
+        """Enter all that is full of the requests that are noted by one of these."""
         found = self._take_out(keys)
         if found:
             self._enter_all(found)
@@ -82,8 +82,7 @@ class LateFills:
     def _leave(self, live: RequestState, full_blocks: int) -> int:
         """Enter this request's blocks and whatever was filled with the same content; returns how many have entered."""
         entered = self._entered.pop(live)
-        keys = self._cache.keys.of(self._requests[live.row])
-        key = keys.first(entered + 1)[entered]
+        key = self._key(live, entered)
         unfilled = self._cache.unfilled
         same = unfilled[key]
         same.remove(live)
@@ -100,10 +99,15 @@ class LateFills:
         keys = self._cache.keys.of(self._requests[live.row])
         if entered < keys.num_shared:
             self._entered[live] = entered
-            self._cache.unfilled.setdefault(keys.first(entered + 1)[entered], []).append(live)
+            self._cache.unfilled.setdefault(self._key(live, entered), []).append(live)
+
+    def _key(self, live: RequestState, entered: int) -> Hashable:
+        """What a request is noted by: its conversation, or the key of the block that enters next."""
+        keys = self._cache.keys.of(self._requests[live.row])
+        return keys.first(entered + 1)[entered] if keys.conversation is None else keys.conversation
 
     def _take_out(self, keys: Iterable[Hashable]) -> list[_Filler]:
-        """Forget the requests that are noted by one of these keys; returns them."""
+        """Forget the requests that are noted by one of these; returns them."""
         unfilled = self._cache.unfilled
         found: list[_Filler] = []
         if unfilled.keys().isdisjoint(keys):
@@ -118,7 +122,9 @@ class LateFills:
         requests, cache = self._requests, self._cache
         for live, entered, full in found:  # which grows
             if full > entered and cache.unfilled:
-                found += self._take_out(cache.keys.of(requests[live.row]).first(full)[entered:full])
+                keys = cache.keys.of(requests[live.row])
+                same = keys.first(full)[entered:full] if keys.conversation is None else [keys.conversation]
+                found += self._take_out(same)
         # Each fills a block every so many steps: who was first at one block was so at all of them.
         in_order = found if len(found) == 1 else sorted(found, key=self._since)
         for live, _, full in in_order:

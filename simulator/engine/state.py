@@ -415,12 +415,6 @@ class ReplicaState:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""
         return 1 if self.traits.async_scheduling and live not in self.rejoined else 0
 
-    @property
-    def is_full(self) -> bool:
-        """True if no request can enter the batch before another leaves it."""
-        seqs = len(self.running) - len(self.paused) + len(self.held)
-        return seqs >= self._max_num_seqs and not self.slots_by_step
-
     def decoders(self) -> list[RequestState]:
         """The requests that compute a token in a decode step, in order of admission."""
         return [live for live in self.running if live.status is DECODING and not live.paused]

@@ -46,6 +46,7 @@ class BlockKeys:
         "_row",
         "_size",
         "_tokens",
+        "conversation",
         "num_shared",
         "tells_answer",
     )
@@ -58,11 +59,14 @@ class BlockKeys:
         self._chains = chains
         self._request = request
         self._tokens = b""
+        self.conversation: str | None = None  # whose keys it may share
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
         self.num_shared = num_shared_blocks(request, block_size, lookahead)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
         if content is not None and content.prompt_token_ids:
             self._tokens = _packed(request, content)
+        elif content is not None and not content.block_hashes:
+            self.conversation = content.conversation
 
     def __getitem__(self, block: int) -> Hashable:
         """The key of the full block with this index, from 0."""

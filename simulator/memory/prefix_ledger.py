@@ -69,7 +69,8 @@ class PrefixLedger:
         self._others: dict[Hashable, list[BlockRun]] = {}  # the same of later ones, in order
         self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
         self.keys = RequestKeys(block_size)
-        # Requests of which more is full than has entered, by the key of the block that enters next; `fill` lets it.
+        # Requests of which more is full than has entered, by their conversation or the key of their next block; `fill`
+        # lets it enter.
         self.unfilled: dict[Hashable, list[RequestState]] = {}
         self.fill: Callable[[Iterable[Hashable]], None] = _nothing
 
@@ -80,7 +81,7 @@ class PrefixLedger:
         most = (num_tokens - self.keys.behind) // self.block_size
         known = self.keys.of(request).first(most)
         if self.unfilled:
-            self._fill(known[:most])
+            self._fill(request.row, known[:most])
         found = unused = 0
         serving = self._serving
         shared = most if most < len(known) else len(known)
@@ -110,9 +111,13 @@ class PrefixLedger:
         table = self._tables.get(row)
         return 0 if table is None else table.entered
 
-    def _fill(self, keys: list[Hashable]) -> None:
-        """Let blocks enter that are full, before these are looked up or enter."""
-        if not self.unfilled.keys().isdisjoint(keys):
+    def _fill(self, row: int, keys: list[Hashable]) -> None:
+        """Let blocks enter that are full, before these of a request are looked up or enter."""
+        conversation = self.keys.conversation(row)
+        if conversation is not None:
+            if conversation in self.unfilled:
+                self.fill([conversation])
+        elif not self.unfilled.keys().isdisjoint(keys):
             self.fill([key for key in keys if key in self.unfilled])
 
     def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:
@@ -282,7 +287,7 @@ class PrefixLedger:
     def _enter_shared(self, table: RequestBlocks, row: int, new: list[Hashable]) -> None:
         """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
         if self.unfilled:
-            self._fill(new)
+            self._fill(row, new)
         run = table.runs[-1] if table.runs else None
         if run is None or run.keys is None or run.references > 1 or run.start + run.size < table.held:
             run = BlockRun(row, table.held, 0, [])

@@ -49,3 +49,8 @@ class RequestKeys:
         """The key of this block of a request; None where it is behind those that others may have."""
         keys = self.of(request)
         return keys.first(place + 1)[place] if place < keys.num_shared else None
+
+    def conversation(self, row: int) -> str | None:
+        """The conversation of a request at hand, whatever adapter serves it."""
+        keys = self._keys.get(row)
+        return None if keys is None else keys.conversation
