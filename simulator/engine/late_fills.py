@@ -8,10 +8,9 @@ that is filled by then entered first: blocks of equal content in the order in wh
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
-from simulator.engine.decode_batch import DecodeClock
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.request import Request
-from simulator.request_state import DECODING, RequestState
+from simulator.request_state import DECODING, DecodeClock, RequestState
 
 _Filler = tuple[RequestState, int, int]  # a request, the blocks of it that have entered, and those that are full
 _NOW = -1
