@@ -63,8 +63,11 @@ def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str 
         return "the replicas prefill and decode apart"
     if scenario.hardware.pipeline_parallel > 1:
         return "they do not go with hardware.pipeline_parallel yet"
-    if scenario.hardware.kv_offload is not None and settings.model.has_states:
-        return "layers with a state do not go with hardware.kv_offload yet"
+    if (offload := scenario.hardware.kv_offload) is not None:
+        if settings.model.has_states:
+            return "layers with a state do not go with hardware.kv_offload yet"
+        if offload.tiers:
+            return "they do not go with hardware.kv_offload.tiers yet"
     if (given := drafts_of(scenario)) is not None:
         if settings.model.has_states:
             return "layers with a state do not go with engine.speculative_config yet"

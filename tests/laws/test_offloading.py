@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from simulator.engine.connector.blocks import ConnectedBlocks, ConnectedGroups
 from simulator.engine.connector.copier import LOAD, STORE
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.request import ConnectedRequest
+from simulator.engine.connector.tiering import Tiering
 from simulator.fleet.group import ReplicaGroup
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
@@ -19,7 +21,7 @@ from simulator.memory.blocks import KVBlocks
 from simulator.memory.group_pool import NULL
 from simulator.memory.group_tables import Reach
 from simulator.memory.grouped import Hit
-from simulator.memory.offload import OffloadConfig
+from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.results.records import Status
@@ -73,9 +75,10 @@ class NotingGroups(ConnectedGroups):
 class Watched(Offloading):
     """A connector whose laws are looked at in each step."""
 
-    def __init__(self, config: OffloadConfig, blocks: Noting | NotingGroups, *, overlaps: bool) -> None:
-        super().__init__(config, blocks, overlaps=overlaps)
-        self.noting = blocks
+    @property
+    def noting(self) -> Noting | NotingGroups:
+        assert isinstance(self._blocks, (Noting, NotingGroups))
+        return self._blocks
 
     def before(self, now_s: float, busy_until_s: float) -> float:
         ready_s = super().before(now_s, busy_until_s)
@@ -92,6 +95,25 @@ class Watched(Offloading):
         return ready_s
 
 
+class WatchedTiers(Tiering, Watched):
+    """Such a connector with further tiers."""
+
+    def before(self, now_s: float, busy_until_s: float) -> float:
+        ready_s = super().before(now_s, busy_until_s)
+        for tier, queues in zip(self.further, self._queues, strict=True):
+            tier.check()
+            for key in (key for queue in queues for job in queue for key in job.keys):
+                assert self.tier.chunks[key] == -1 or self.tier.chunks[key] > 0, "the host lost what a tier copies"
+                assert tier.chunks[key] == -1 or tier.chunks[key] > 0, "a tier lost what it copies"
+        return ready_s
+
+
+def further(rng: random.Random) -> FurtherTierConfig:
+    """A random tier below the host."""
+    size, bandwidth = rng.choice([None, 8, 60]), rng.choice([1e9, 2e10])
+    return FurtherTierConfig(size, bandwidth, rng.choice([0.0, 0.01]), rng.choice(["lru", "arc"]))
+
+
 def serve(
     seed: int,
     *,
@@ -100,7 +122,11 @@ def serve(
     windows: bool = False,
     kind: type[Watched] = Watched,
 ) -> tuple[Run, list[Watched]]:
-    """A random run, and the connector of its replica; with `windows` the KV memory has several groups."""
+    """A random run, and the connector of its replica; every other one has further tiers.
+
+    With `windows` the KV memory has several groups, and no further tiers.
+    """
+    tiers = seed % 2 == 1 and kind is Watched and not windows
     rng = random.Random(seed)
     count, slots = rng.randint(6, 30), rng.choice([2, 4, 16])
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (150, 40)]
@@ -129,9 +155,11 @@ def serve(
         eviction_policy=rng.choice(["lru", "arc"]),
         blocks_per_chunk=rng.choice([1, 2]),
         offload_prompt_only=rng.random() < 0.5,
-        store_threshold=rng.choice([0, 2]),
+        store_threshold=0 if tiers else rng.choice([0, 2]),
         sync_load_blocks=rng.choice([0, 4]),
     )
+    if tiers:
+        kind, config = WatchedTiers, replace(config, tiers=tuple(further(rng) for _ in range(rng.choice([1, 2]))))
     made: list[Watched] = []
 
     def connector(blocks: Any, overlaps: bool) -> Watched:
@@ -145,9 +173,9 @@ def serve(
         kinds = [LayerCache("window", SIZE, 1, 16, window=window), LayerCache("full", SIZE, 1, 16)]
         layers = [kinds[kind] for kind in rng.choice([(0, 1), (0, 0, 0, 1)])]
         settings = KVSettings(longest + 1, SIZE, policy.max_num_batched_tokens, 2, enable_prefix_caching=True)
-        count = len(layers) * size + 2 + spare
-        plan = plan_kv(layers, [0], settings, num_gpu_blocks=count)
-        size, blocks = count, lambda usable, host: NotingGroups(plan, usable, retention)
+        needed = len(layers) * size + 2 + spare
+        plan = plan_kv(layers, [0], settings, num_gpu_blocks=needed)
+        size, blocks = needed, lambda usable, host: NotingGroups(plan, usable, retention)
     group = ReplicaGroup(
         lambda: policy, Memory(size + spare, SIZE), Linear(0.004, 1e-4, 1e-6), make_blocks=blocks,
         connector=connector, has_kv_groups=windows,
@@ -167,7 +195,7 @@ def test_fast_forward_changes_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
-    run, (connector,) = serve(seed, aborts=seed % 3 == 0, windows=seed % 4 == 1)
+    run, (connector,) = serve(seed, aborts=seed % 3 == 0, windows=seed % 4 == 2)
     requests = run.records.requests
     assert ((requests.status == Status.FINISHED) | (requests.status == Status.ABORTED)).all()
     finished = requests.status == Status.FINISHED
@@ -179,6 +207,10 @@ def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
     assert blocks.num_free == blocks.num_blocks
     assert not connector.has_work
     assert connector.tier.num_idle == len(connector.tier.chunks)
+    if isinstance(connector, Tiering):
+        assert all(tier.num_idle == len(tier.chunks) for tier in connector.further)
+        assert not connector._uses  # nothing is kept of requests that have left
+        assert not connector._host._answers
     copies = run.records.copies
     if copies is not None:
         assert (copies.bytes == copies.tokens // SIZE * (1 << 21)).all()

@@ -36,7 +36,7 @@ from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
-from simulator.results.records import CopyColumns, DraftColumns, LifeColumns, Records, TransferColumns
+from simulator.results.records import AdapterColumns, CopyColumns, DraftColumns, LifeColumns, Records, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ LIVES = "lives.csv.gz"  # of replicas whose number changes
 DRAFTS = "drafts.csv.gz"  # of requests: how many drafts were verified and accepted
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
 COPIES = "copies.csv.gz"  # of KV between GPUs and host
+ADAPTERS = "adapters.csv.gz"  # of requests that ask for one: which had to be loaded, how long requests were shut out
 PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
 ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
@@ -58,6 +59,8 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES, DEPLOY = "plan.json", "candidates", "deploy"  # of a plan
+SEARCH, TRIALS, POLICY = "search.json", "trials.csv", "policy.py"  # of `search`
+SCHEDULER = "vllm_scheduler.py"  # of `search`, where vLLM's scheduler is to have an order of its own
 EXPERIMENT, COMMANDS = "bench-plan.json", "commands.sh"  # of `bench-plan`
 EXPERIMENT_RUNS = ("low", "high")
 DECISION_KEYS: Columns = {
@@ -118,6 +121,7 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
         described(DraftColumns),
     ),
     COPIES: ("A row a copy of KV between the GPUs and their host, where KV is offloaded.", described(CopyColumns)),
+    ADAPTERS: ("A row each time that a request with an adapter enters the batch.", described(AdapterColumns)),
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
         described(PrefixColumns),
@@ -151,6 +155,10 @@ OTHER_FILES: Mapping[str, str] = {
     PLAN: "`plan`: the answer, as `--json` prints it",
     f"{CANDIDATES}/": "`plan`: a scenario for each of the best candidates",
     f"{DEPLOY}/": "`plan`: what starts the servers of each: `N/command.sh`, `compose.yaml`, `kubernetes.yaml`, ...",
+    SEARCH: "`search`: the answer, as `--json` prints it",
+    TRIALS: "`search`: a row a candidate: its settings, how far it came, and the objective in each round",
+    POLICY: "`search`: the policy to take, which runs as `engine.policy: policy.py:Found`",
+    SCHEDULER: "`search`: the order of the queue as a class for vLLM's `--scheduler-cls`",
     EXPERIMENT: "`bench-plan`: the two runs on a real server, and what to expect of them",
     COMMANDS: "`bench-plan`: the commands of the server, the benchmarks and `validate`",
     **{f"{name}.jsonl": f"`bench-plan`: the requests of the {name} run" for name in EXPERIMENT_RUNS},
@@ -240,6 +248,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
         tables[DRAFTS] = plain_columns(records.drafts)
     if records.copies is not None:
         tables[COPIES] = plain_columns(records.copies)
+    if records.adapters is not None:
+        tables[ADAPTERS] = plain_columns(records.adapters)
     return tables
 
 
