@@ -82,8 +82,8 @@ class SpeculativeReplica(Replica):
         batch.clock = state.decode_clock
         state.batch = self._batch = batch
         state.enters_late = False
+        ahead = config.num_hash_lookahead_tokens
         if isinstance(state.cache, (PrefixCache, PrefixLedger)):
-            ahead = config.num_hash_lookahead_tokens
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
         if isinstance(state.blocks, GroupedBlocks) and state.blocks.keys is not None:
             if config.drops_hit_block or config.num_prefill_lookahead_tokens > 1:

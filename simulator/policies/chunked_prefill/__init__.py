@@ -149,7 +149,7 @@ class ChunkedPrefill:
         drafting = view.drafting
         if drafting is not None and drafting.connector is not None:
             return connected_step(view, self._limits, drafting, drafting.connector)
-        if view.groups is not None:
+        if view.groups is not None and drafting is None:
             return grouped_step(view, self._limits, view.groups)
         if self._limits.encoder:
             return plan_with_images(view, self._limits, is_async=bool(self.async_scheduling))

@@ -110,3 +110,36 @@ def test_what_is_not_offloaded_by_group_is_refused() -> None:
     states = {"base": "qwen3-next-80b-a3b", "max_model_len": 16000}
     with pytest.raises(InputError, match=r"layers with a state do not go with hardware\.kv_offload yet"):
         build(offloading(states, disable_hybrid_kv_cache_manager=False))
+
+
+def drafting(method: str, **more: Any) -> dict[str, Any]:
+    return {"method": method, "num_speculative_tokens": 3, "acceptance": {"mean_length": 2.5}, **more}
+
+
+@pytest.mark.parametrize(("method", "pages"), [("ngram", 12), ("eagle3", 13)])
+def test_groups_go_with_drafts(method: str, pages: int) -> None:
+    """Of 12 layers with a window and 12 that keep all, a head's layer joins the latter."""
+    scenario = with_engine(speculative_config=drafting(method), enable_prefix_caching=True, async_scheduling=True)
+    plain = build(with_engine(enable_prefix_caching=True, async_scheduling=True))
+    made = build(scenario)
+    assert made.kv_plan is not None
+    assert made.kv.bytes_per_block * 12 == plain.kv.bytes_per_block * pages
+    runs = [scenarios.run(scenario, fast_forward=fast) for fast in (True, False)]
+    assert runs[0].summary["completed"] == 40
+    assert runs[0].requests.equals(runs[1].requests)
+
+
+@pytest.mark.parametrize(
+    ("model", "drafts", "said"),
+    [
+        ("gpt-oss-20b", drafting("eagle3", disable_lookahead_block_hashes=True), "disable_lookahead_block_hashes"),
+        ("qwen3-next-80b-a3b", drafting("ngram"), "layers with a state"),
+    ],
+)
+def test_drafts_that_do_not_go_with_groups_are_refused(model: str, drafts: dict[str, Any], said: str) -> None:
+    hardware = {"gpu": "h100", "tensor_parallel": 4}
+    data = {**WINDOW, "model": {"base": model, "max_model_len": 8000}, "hardware": hardware}
+    engine = {**WINDOW["engine"], "speculative_config": drafts}
+    assert build(scenarios.load({**data, "engine": engine})).kv_plan is None
+    with pytest.raises(InputError, match=said):
+        build(scenarios.load({**data, "engine": {**engine, "disable_hybrid_kv_cache_manager": False}}))
