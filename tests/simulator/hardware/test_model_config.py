@@ -218,6 +218,85 @@ CONFIGS |= {
 }  # fmt: skip
 
 
+LLAMA_4: Config = {
+    "text_config": {
+        "attention_bias": False, "attention_chunk_size": 8192, "head_dim": 128, "hidden_size": 5120,
+        "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 10485760, "model_type": "llama4_text", "num_attention_heads": 40,
+        "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16,
+        "rope_scaling": {"factor": 16.0, "rope_type": "llama3"}, "use_qk_norm": True, "vocab_size": 202048,
+    },
+    "model_type": "llama4", "vision_config": {"hidden_size": 1408},
+}  # fmt: skip
+MAVERICK = {"interleave_moe_layer_step": 2, "max_position_embeddings": 1048576, "num_local_experts": 128}
+GLM: Config = {
+    "attention_bias": True, "first_k_dense_replace": 3, "head_dim": 128, "hidden_size": 5120,
+    "intermediate_size": 12288, "max_position_embeddings": 131072, "model_type": "glm4_moe",
+    "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 1, "num_attention_heads": 96,
+    "num_experts_per_tok": 8, "num_hidden_layers": 92, "num_key_value_heads": 8, "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 0.5, "use_qk_norm": True, "vocab_size": 151552,
+}  # fmt: skip
+INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}, "input_activations": None}
+CONFIGS |= {
+    "qwen3-coder-480b-a35b": qwen(
+        62, 6144, 8192, 96, 8,
+        **{**QWEN_MOE, "num_experts": 160, "moe_intermediate_size": 2560, "max_position_embeddings": 262144},
+    ),
+    "llama-4-scout": LLAMA_4,
+    "llama-4-maverick": {**LLAMA_4, "text_config": {**LLAMA_4["text_config"], **MAVERICK, "rope_scaling": None}},
+    "glm-4.5": GLM,
+    "glm-4.5-air": {
+        **GLM, "first_k_dense_replace": 1, "hidden_size": 4096, "intermediate_size": 10944,
+        "moe_intermediate_size": 1408, "n_routed_experts": 128, "num_hidden_layers": 46, "use_qk_norm": False,
+    },
+    "minimax-m2": {
+        "head_dim": 128, "hidden_size": 3072, "intermediate_size": 1536, "max_position_embeddings": 196608,
+        "model_type": "minimax_m2", "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
+        "num_key_value_heads": 8, "num_local_experts": 256, "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}, "use_qk_norm": True,
+        "vocab_size": 200064,
+    },
+    "qwen3.5-397b-a17b": {
+        **QWEN_HYBRID, "hidden_size": 4096, "linear_num_value_heads": 64, "mamba_ssm_dtype": "float32",
+        "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 1024, "num_attention_heads": 32,
+        "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 60,
+        "shared_expert_intermediate_size": 1024, "vocab_size": 248320,
+    },
+    "nemotron-3-nano-30b-a3b": {
+        "conv_kernel": 4, "head_dim": 128, "hidden_size": 2688, "intermediate_size": 1856,
+        "layers_block_type": [
+            {"M": "mamba", "E": "moe", "*": "attention"}[letter]
+            for letter in "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+        ],
+        "mamba_head_dim": 64, "mamba_num_heads": 64, "mamba_ssm_cache_dtype": "float32",
+        "max_position_embeddings": 262144, "model_type": "nemotron_h", "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712, "n_groups": 8, "n_routed_experts": 128, "n_shared_experts": 1,
+        "num_attention_heads": 32, "num_experts_per_tok": 6, "num_hidden_layers": 52, "num_key_value_heads": 2,
+        "ssm_state_size": 128, "tie_word_embeddings": False, "vocab_size": 131072,
+    },
+    "kimi-k2-thinking": {
+        "model_type": "kimi_k25",
+        "text_config": {
+            **KIMI, "max_position_embeddings": 262144, "rope_scaling": None,
+            "quantization_config": {
+                "config_groups": {"group_0": INT4}, "ignore": ["lm_head", "re:.*self_attn.*"],
+                "quant_method": "compressed-tensors",
+            },
+        },
+    },
+    "deepseek-v3.2": {
+        **DEEPSEEK, "model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048
+    },
+    "glm-5": {
+        **{key: value for key, value in DEEPSEEK.items() if key not in ("quantization_config", "rope_scaling")},
+        "model_type": "glm_moe_dsa", "hidden_size": 6144, "index_head_dim": 128, "index_n_heads": 32,
+        "index_topk": 2048, "intermediate_size": 12288, "max_position_embeddings": 202752, "num_attention_heads": 64,
+        "num_hidden_layers": 78, "num_key_value_heads": 64, "q_lora_rank": 2048, "qk_nope_head_dim": 192,
+        "v_head_dim": 256, "vocab_size": 154880,
+    },
+}  # fmt: skip
+
+
 def test_every_built_in_model_has_its_config() -> None:
     assert set(CONFIGS) == set(MODELS)
 
@@ -273,9 +352,6 @@ def test_precisions_of_quantisers(quantization: Config, width: float, multiplied
     assert (found.dtype_bytes, found.multiplied_in, found.kv_dtype_bytes) == (width, multiplied_in, kv)
 
 
-INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}, "input_activations": None}
-
-
 @pytest.mark.parametrize(
     ("quantization", "expert_dtype"),
     [
@@ -292,7 +368,7 @@ def test_experts_may_be_quantised_alone(quantization: Config, expert_dtype: str)
     found = model_from_config(qwen(48, 2048, 6144, 32, 4, **QWEN_MOE, quantization_config=quantization), "mine")
     assert found.expert_dtype == expert_dtype
     assert found.dtype_bytes == (1 if expert_dtype == "auto" else 2)
-    per_weight = {"mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.515625, "auto": 1}[expert_dtype]
+    per_weight = {"mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.5625, "auto": 1}[expert_dtype]
     routed = found.layers * found.experts * found.expert_parameters
     tables = 2 * found.vocab * found.hidden
     rest = found.num_parameters - routed - tables
@@ -360,7 +436,10 @@ def test_yarn_stretches_the_context() -> None:
         (llama(hidden_size=None, num_hidden_layers=None), ["missing num_hidden_layers, hidden_size"]),
         (llama(num_hidden_layers="32"), ["num_hidden_layers must be a whole number, not '32'"]),
         (llama(num_key_value_heads=5), ["num_key_value_heads (5) must divide num_attention_heads (32)"]),
-        (DEEPSEEK | {"v_head_dim": 64}, ["v_head_dim"]),
+        ({**CONFIGS["glm-5"], "index_topk_freq": 4}, ["index_topk_freq 4"]),
+        ({**CONFIGS["nemotron-3-nano-30b-a3b"], "layers_block_type": ["mamba", "conv"]}, ["layers_block_type"]),
+        ({"model_type": "nemotron_h", "num_hidden_layers": 2}, ["neither hybrid_override_pattern nor"]),
+        ({"model_type": "llama", "index_topk": 8}, ["index_topk means sparse attention"]),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused_by_its_field(config: Config, said: list[str]) -> None:
@@ -383,6 +462,13 @@ def test_the_advice_for_several_modalities_is_not_refused() -> None:
             model_from_config(config, "x")
         mapping = yaml.safe_load(str(caught.value).partition("`model: ")[2].partition("`")[0])
         assert custom_model(mapping).layers == 32
+
+
+def test_what_modelopt_wrote_beside_the_file_counts(tmp_path: Path) -> None:
+    """Older ModelOpt writes the precision into hf_quant_config.json, which vLLM reads too (transformers_utils)."""
+    (tmp_path / "config.json").write_text(json.dumps(llama()))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    assert read_model_config(tmp_path / "config.json").dtype_bytes == 1
 
 
 def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
