@@ -26,7 +26,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
-from simulator.policies import built_in_policies, policy_class
+from simulator.policies import built_in_policies, policy_class, server_of
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
@@ -128,6 +128,9 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
     """
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
+    if hardware.mem_fraction_static is not None and server_of(engine.policy).kernels != "sglang":
+        what = f"mem_fraction_static is SGLang's share of memory, not that of {engine.policy}"
+        raise scenario.error("hardware.mem_fraction_static", what, "hardware.gpu_memory_utilization")
     drafter = drafter_memory(scenario)
     try:
         settings = MemorySettings(
@@ -139,6 +142,7 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
             drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
+            hardware.mem_fraction_static,
         )
         if (plan := plan_of(scenario, settings, apart=apart)) is not None:
             return cache_of(plan, hardware.swap_space_gib), plan

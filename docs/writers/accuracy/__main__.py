@@ -9,6 +9,7 @@ with them the residuals that intervals are made of. `--again` takes rows that we
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.writers.accuracy.residuals import write
@@ -29,6 +30,14 @@ from simulator.errors import InputError
 
 EVERY_ROOFLINE = 8  # rows that are priced by the roofline too
 ROWS = "measured/ground_truth/silicon"
+KINDS: Mapping[str, Callable[[Row], str]] = {
+    "engines": lambda row: row.engine,
+    "models": lambda row: row.model.rpartition("/")[2],
+    "GPUs": lambda row: row.system,
+    "precisions": lambda row: row.precision,
+    "versions": lambda row: f"{row.engine} {row.version or 'not said'}",
+}
+"""Groups of rows whose figures are kept beside those of the cells."""
 
 
 def main() -> int:
@@ -55,8 +64,8 @@ def main() -> int:
         return 0
     now = {cell: figures(some) for cell, some in by(scored, lambda row: row.cell).items()}
     if asked.write:
-        whole = {engine: figures(some) for engine, some in by(scored, lambda row: row.engine).items()}
-        kept = {"engines": whole, "cells": now}
+        kept = {kind: {name: figures(some) for name, some in by(scored, key).items()} for kind, key in KINDS.items()}
+        kept["cells"] = now
         FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         by_roofline = [score(row, cost={"kind": "roofline"}) for rows in ordered for row in rows[::EVERY_ROOFLINE]]
         write(scored, by_roofline)

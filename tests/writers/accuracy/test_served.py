@@ -17,10 +17,10 @@ ROW = Row(
 
 
 def test_a_row_is_simulated_and_compared() -> None:
-    found = score(ROW, waves=2)
+    found = score(ROW)
     assert not found.refused
     assert abs(found.tpot) < 0.6
-    assert score(replace(ROW, tpot_ms=7.0), waves=2).tpot == pytest.approx(2 * found.tpot + 1)
+    assert score(replace(ROW, tpot_ms=7.0)).tpot == pytest.approx(2 * found.tpot + 1)
 
 
 def test_a_row_of_an_unknown_model_is_refused_and_counted() -> None:
@@ -68,6 +68,19 @@ def test_a_client_sees_first_tokens_late_by_flags_of_the_server() -> None:
     assert (row.late_steps, replace(row, concurrency=16).late_steps) == (14.0, 24.0)
     assert replace(row, system="h200_sxm").late_steps == 9.0
     assert replace(row, engine="vllm").late_steps == replace(row, isl=512).late_steps == 0.0
+
+
+def test_tensorrt_llm_waits_for_prompts_where_the_script_says_so() -> None:
+    row = replace(ROW, engine="trtllm", isl=1024, osl=1024)
+    assert row.late_steps == 20.0
+    assert replace(row, tensor_parallel=8).late_steps == replace(row, osl=8192).late_steps == 0.0
+
+
+@pytest.mark.parametrize(("users", "waves"), [(32, 10), (64, 4)])
+def test_a_run_of_many_users_is_shorter(users: int, waves: int) -> None:
+    found = scenario_of(replace(ROW, concurrency=users))
+    assert found is not None
+    assert found["workload"]["requests"] == waves * users
 
 
 def test_each_engine_has_its_policy_and_its_parallel_sizes() -> None:
