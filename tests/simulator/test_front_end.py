@@ -10,6 +10,10 @@ import scenarios
 EACH_S = 0.001
 
 
+def fixed(tokens: int) -> dict[str, Any]:
+    return {"dist": "fixed", "value": tokens}
+
+
 def served(arrival: dict[str, Any], prompt_s: float) -> Any:
     """Two requests of 100 tokens each, at once."""
     return scenarios.run({
@@ -20,7 +24,7 @@ def served(arrival: dict[str, Any], prompt_s: float) -> Any:
         "workload": {
             "requests": 2,
             "arrival": arrival,
-            "classes": [{"name": "a", "input": {"dist": "fixed", "value": 100}, "output": {"dist": "fixed", "value": 3}}],
+            "classes": [{"name": "a", "input": fixed(100), "output": fixed(3)}],
         },
     })  # fmt: skip
 
