@@ -74,9 +74,8 @@ def _worst(cells: Mapping[str, Mapping[str, float]]) -> list[str]:
         own = {cell: found for cell, found in cells.items() if cell.split()[0] == engine and "tpot_p90" in found}
         for cell in sorted(own, key=lambda cell: -own[cell]["tpot_p90"])[:WORST]:
             share = f"TPOT p90 {100 * own[cell]['tpot_p90']:.0f} %"
-            lines += wrap(
-                f"- **{cell}**, {share}: {_CAUSES.get(cell, 'not looked into')}.", 118, subsequent_indent="  "
-            )
+            words = f"- **{cell}**, {share}: {causes.get(cell, 'not looked into')}."
+            lines += wrap(words, 118, subsequent_indent="  ")
     return [*lines, ""]
 
 
