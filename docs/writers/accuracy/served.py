@@ -97,6 +97,10 @@ BLOCKS = (
     "Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5",
 )  # fmt: skip
 """Models that are published in fp8 with a scale for each block."""
+DRAWN = (0.8, 1.0)  # shares of the lengths that are named, in InferenceX's client
+DRIFT = (0.95, 1.05)
+"""The same of other clients' answers, whose lengths are fixed. Users that start together would stay together for ever in
+a simulation, and wait for each other's prompts; on a server they drift apart."""
 RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
@@ -253,12 +257,14 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
     model = model_of(row)
     if model is None:
         return None
-    low = 0.8 if row.is_inferencex else 1.0
     lengths = {
-        name: {"dist": "uniform", "min": max(1, math.ceil(low * size)), "max": size}
-        if low < 1
+        name: {"dist": "uniform", "min": max(1, math.ceil(low * size)), "max": math.ceil(high * size)}
+        if low < high
         else {"dist": "fixed", "value": size}
-        for name, size in (("input", row.isl), ("output", row.osl))
+        for name, size, (low, high) in (
+            ("input", row.isl, DRAWN if row.is_inferencex else (1.0, 1.0)),
+            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT),
+        )
     }
     hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": row.tensor_parallel}
     hardware["gpu_memory_utilization"] = 0.95
