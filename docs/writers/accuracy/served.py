@@ -99,7 +99,7 @@ BLOCKS = (
 """Models that are published in fp8 with a scale for each block."""
 DRAWN = (0.8, 1.0)  # shares of the lengths that are named, in InferenceX's client
 DRIFT = (0.95, 1.05)
-"""The same of other clients' answers, whose lengths are fixed. Users that start together would stay together for ever in
+"""The same of other clients' answers, whose lengths are fixed. Users that start together would stay so for ever in
 a simulation, and wait for each other's prompts; on a server they drift apart."""
 RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
