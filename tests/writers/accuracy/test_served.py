@@ -2,13 +2,15 @@
 
 import csv
 import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of
-from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse
+from docs.writers.accuracy import __main__ as gate
+from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of, share_of_peak
+from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse, write_rows
 
 ROW = Row(
     "a", "vllm", "0.19.0", "meta-llama/Llama-3.1-70B", "h200_sxm", "fp8",
@@ -95,3 +97,29 @@ def test_a_cell_is_worse_by_two_points_and_a_tenth() -> None:
     before = {"cell": {"tpot_median": 0.10}, "other": {"refused": 0.5}}
     assert worse({"cell": {"tpot_median": 0.119}, "other": {"refused": 0.53}}, before) == []
     assert worse({"cell": {"tpot_median": 0.125}}, before) == ["cell: tpot_median 10.0 % -> 12.5 %"]
+
+
+def test_the_gate_fails_with_the_name_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows off by 12.5 % against 10 % kept: worse by two points and a tenth; against 12 % they pass."""
+    write_rows([Scored(ROW, 0.125, 0.1)], tmp_path / "rows.jsonl")
+    kept = tmp_path / "figures.json"
+    monkeypatch.setattr(gate, "FIGURES", kept)
+    for was, code in ((0.10, 1), (0.12, 0)):
+        kept.write_text(json.dumps({"cells": {ROW.cell: {"tpot_median": was}}}), encoding="utf-8")
+        assert gate.main(["--again", str(tmp_path / "rows.jsonl")]) == code
+        assert (f"worse: {ROW.cell}: tpot_median" in capsys.readouterr().err) == bool(code)
+
+
+def test_a_row_that_computes_more_than_the_datasheet_is_not_scored() -> None:
+    row = replace(ROW, isl=15000, osl=500, concurrency=512, tpot_ms=4.0)
+    assert "% of what its GPUs can by the datasheet" in row.contradiction
+    assert share_of_peak(ROW) < 0.5
+
+
+def test_users_of_fixed_lengths_drift_apart() -> None:
+    for osl, low in ((1024, 820), (1000, 950)):
+        found = scenario_of(replace(ROW, isl=1024, osl=osl))
+        assert found is not None
+        assert found["workload"]["classes"][0]["output"]["min"] == low
