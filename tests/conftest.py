@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BENCH = Path(__file__).parent / "bench"
+ONE_RULE_OF = 3
 
 # A deadline, and the check that data comes fast enough, measure the machine and who else is using it, not the code.
 settings.register_profile(
@@ -106,8 +108,17 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/bench as `bench`, and what Hypothesis draws examples for as `examples`."""
+    """Mark everything in tests/bench as `bench`, and what Hypothesis draws examples for as `examples`.
+
+    Of the rules broken on purpose, two in three are `long`: they test the recorded cases, which `make test` runs whole.
+    """
+    rules = Counter[str]()
     for item in items:
+        rule = item.nodeid.partition("[")[0]
+        if "::test_each_rule" in rule:
+            if rules[rule] % ONE_RULE_OF:
+                item.add_marker(pytest.mark.long)
+            rules[rule] += 1
         if BENCH in item.path.parents:
             item.add_marker(pytest.mark.bench)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

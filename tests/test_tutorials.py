@@ -7,7 +7,7 @@ import pytest
 from tests.tutorial import commands, rewritten
 
 DOCS = Path(__file__).parents[1] / "docs"
-LONG = ("how-many-gpus", "which-policy", "which-settings", "does-it-match", "my-own-policy", "on-a-cluster")
+LONG = ("how-many-gpus", "which-policy", "which-settings", "does-it-match", "my-own-policy", "on-a-cluster", "bound")
 """Together a CPU minute. That each command of a page is one, tests/test_docs.py says of all pages."""
 
 
@@ -15,7 +15,6 @@ LONG = ("how-many-gpus", "which-policy", "which-settings", "does-it-match", "my-
     ("name", "least"),
     [
         ("my-own-cost-model", 2),
-        ("bound", 2),
         *(pytest.param(name, 5 if name == "how-many-gpus" else 2, marks=pytest.mark.long) for name in LONG),
     ],
 )

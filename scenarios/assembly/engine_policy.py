@@ -142,8 +142,10 @@ def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
 def build_order(scenario: Scenario, order: str) -> str:
     """Return the queue order for a policy: its name, with the given keys that are its parameters.
 
-    The default deadline is the SLO's for the last token, else for the first. Raises InputError for parameters that make
-    no order, and for an order that needs a prefix cache where there is none.
+    Where it is the policy's default order, what is not given has the policy's values. The default deadline is the SLO's
+    for the last token, else for the first; a request is late beyond the SLO's for the first token, unless given
+    otherwise. Raises InputError for parameters that make no order, and for an order that needs a prefix cache where
+    there is none.
     """
     kind = QUEUES.get(order)
     if kind is None:
@@ -155,10 +157,13 @@ def build_order(scenario: Scenario, order: str) -> str:
         what = f"`{order}` walks SGLang's radix tree, which {scenario.engine.policy} does not have"
         raise scenario.error("engine.order", what, "give policy: sglang")
     given = scenario.engine.given()
-    parameters = {key: given[key] for key in kind.parameters if key in given}
-    if "deadline_s" in kind.parameters and scenario.slo is not None:
-        limit_ms = scenario.slo.ttft_ms if scenario.slo.e2el_ms is None else scenario.slo.e2el_ms
-        parameters.setdefault("deadline_s", None if limit_ms is None else limit_ms / 1000.0)
+    parameters = {**(order.parameters if isinstance(order, Order) else {})}
+    parameters |= {key: given[key] for key in kind.parameters if key in given}
+    if scenario.slo is not None:
+        ttft_ms, e2el_ms = scenario.slo.ttft_ms, scenario.slo.e2el_ms
+        for key, limit_ms in (("deadline_s", ttft_ms if e2el_ms is None else e2el_ms), ("late_after_s", ttft_ms)):
+            if key in kind.parameters:
+                parameters.setdefault(key, None if limit_ms is None else limit_ms / 1000.0)
     if not parameters:
         return order
     found = Order(order, **parameters)

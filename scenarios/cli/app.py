@@ -19,6 +19,7 @@ import typer
 from scenarios.cli.bench_plan import bench_plan
 from scenarios.cli.bound import bound
 from scenarios.cli.calibrate import check, fit, import_, tables
+from scenarios.cli.calibrate_own import ask
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
 from scenarios.cli.export import export
@@ -32,6 +33,7 @@ from scenarios.cli.parity import parity
 from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
+from scenarios.cli.search import search
 from scenarios.cli.serve import serve
 from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
@@ -93,12 +95,12 @@ def _red(text: str) -> str:
 
 
 _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
-    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check},
+    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check, "ask": ask},
     laws: {"policy": check_policy},
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: new_verbs(),
 }
-_RUNS = (run, compare, bound, sweep, plan, bench_plan, explain)
+_RUNS = (run, compare, bound, sweep, plan, search, bench_plan, explain)
 for _verb in (*_RUNS, from_, serve, validate, lockstep, parity, report, export, list_, kv):
     app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
 for _group, _verbs in _GROUPS.items():

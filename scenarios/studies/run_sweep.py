@@ -64,7 +64,7 @@ def sweep(
     with staging(folder, replace=()) as draft:  # the study goes first: it says what a killed sweep's folder is
         (draft / STUDY).write_text(study.dump(), encoding="utf-8", newline="\n")
     runs = _Sweep(study, store)
-    for index, result in (executor or InProcess()).map(partial(_work, store.folder), runs.missing()):
+    for index, result in (executor or InProcess()).map(partial(run_and_keep, store.folder), runs.missing()):
         runs.came(index, result)
         if progress is not None:
             progress(len(runs.found))
@@ -126,8 +126,11 @@ _Result = tuple[Outcome, bool]
 """An outcome, and whether the worker has kept it already."""
 
 
-def _work(folder: Path, item: tuple[str, Scenario]) -> _Result:
-    """Run on a worker. It keeps the outcome if it sees the folder: a killed sweep does not lose the run."""
+def run_and_keep(folder: Path, item: tuple[str, Scenario]) -> tuple[Outcome, bool]:
+    """Run a scenario, whose address comes with it, on a worker; return the outcome and whether the worker has kept it.
+
+    It does so if it sees the folder: a killed sweep does not lose the run.
+    """
     name, scenario = item
     outcome = run_scenario(scenario)
     is_kept = not outcome.error and folder.is_dir()

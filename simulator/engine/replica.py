@@ -13,10 +13,8 @@ from typing import Final
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import steps_to_hit
-from simulator.engine.clock import Clock
-from simulator.engine.completion import Completion, OnEnd
+from simulator.engine.completion import Completion
 from simulator.engine.context_stats import ContextStats
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults
@@ -24,16 +22,14 @@ from simulator.engine.livelock import Progress
 from simulator.engine.overlap_results import OverlapResults
 from simulator.engine.radix_apply import in_order
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens
-from simulator.memory.blocks import KVBlocks
-from simulator.plan import Holds, Policy, StepPlan, View
+from simulator.plan import Holds, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
-from simulator.results.recorder import Recorder
-from simulator.timing.executor import Executor
 
 _STEP: Final = Holds.STEP
 _ARRIVAL: Final = Holds.ARRIVAL
@@ -50,53 +46,38 @@ class Replica:
     asynchronous scheduling; None without it. `plan` is the last plan.
     """
 
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
+    def __init__(self, parts: ReplicaParts) -> None:
+        index, recorder, traits = parts.index, parts.recorder, parts.executor.traits
         records = recorder.replicas[index]
-        state = ReplicaState(clock, policy, blocks, block_size, records)
-        traits = executor.traits
-        if traits.wants_block_ids and blocks.by_id is None:
-            what = f"the executor needs blocks with ids, which {type(blocks).__name__} does not have"
+        state = ReplicaState(parts.clock, parts.policy, parts.blocks, parts.block_size, records)
+        if traits.wants_block_ids and parts.blocks.by_id is None:
+            what = f"the executor needs blocks with ids, which {type(parts.blocks).__name__} does not have"
             raise InputError(what, hint="engine.enable_prefix_caching: false")
         if traits.wants_context_stats:
             state.batch.context_stats = ContextStats()
         self.state = state
         self.plan = _NO_PLAN
         self.index = index
-        self.load = ReplicaLoad(index, group, state, state.cached_tokens)
+        self.load = ReplicaLoad(index, parts.group, state, state.cached_tokens)
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.first_tokens: FirstTokens | None = None  # told of each, where clients see them later than the engine
         self.progress = Progress(state)
-        self.completion = Completion(index, state, recorder, decisions, max_queued_requests, on_end)
-        self.has_listener = on_end is not None
+        self.completion = Completion(index, state, recorder, parts.decisions, parts.max_queued_requests, parts.on_end)
+        self.has_listener = parts.on_end is not None
         self._overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults
         self.late = results(state, self.completion) if self._overlaps else None
         self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
-        self._ask: Callable[[View], object] = policy.plan
+        self._ask: Callable[[View], object] = parts.policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._in_order = in_order(state, self._viewer)
         self._view = self._viewer.view
-        self._execute_step = executor.execute
-        self._decode_run_s = traits.decode_run_s if fast_forward else None
+        self._execute_step = parts.executor.execute
+        self._decode_run_s = traits.decode_run_s if parts.fast_forward else None
         self._records = records
-        self._decisions = decisions
+        self._decisions = parts.decisions
         self._ranks_when_tried = state.traits.ranks_when_tried
         self._timeless = state.waiting.timeless or (state.ranked is not None and self._ranks_when_tried)
         # Where clients listen, what follows from an arrival may come before the end of a run: a rejection, a timeout.

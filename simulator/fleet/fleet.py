@@ -19,12 +19,13 @@ from simulator.engine.pipeline.batch_queue import BatchQueueLoop
 from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.ahead_replica import AheadReplica
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
-from simulator.plan import Policy, PolicyFeatures
+from simulator.plan import PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -121,7 +122,7 @@ class Fleet:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
             self.clocks += [self._make_clock()] * group.replicas
-        make: Callable[..., Replica] = Replica
+        make: Callable[[ReplicaParts], Replica] = Replica
         if group.speculation is not None:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
@@ -139,18 +140,20 @@ class Fleet:
             make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
-                index,
-                self.clocks[index],
-                group.make_policy(),
-                group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
-                group.kv.block_size,
-                make_executor(),
-                self.recorder,
-                group=group.name,
-                fast_forward=self._fast_forward and group.group_cost is None,
-                decisions=None if logs is None else logs[index],
-                max_queued_requests=group.max_queued_requests,
-                on_end=self._on_end,
+                ReplicaParts(
+                    index,
+                    self.clocks[index],
+                    group.make_policy(),
+                    group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
+                    group.kv.block_size,
+                    make_executor(),
+                    self.recorder,
+                    group.name,
+                    fast_forward=self._fast_forward and group.group_cost is None,
+                    decisions=None if logs is None else logs[index],
+                    max_queued_requests=group.max_queued_requests,
+                    on_end=self._on_end,
+                )
             )
             for index in range(first, first + group.replicas)
         ]
@@ -180,13 +183,11 @@ class Fleet:
         return intakes
 
 
-def _speculative(
-    of: ReplicaGroup, ranks: int, index: int, clock: Clock, policy: Policy, *others: Any, **options: Any
-) -> Replica:
+def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
     """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
     assert of.speculation is not None
     config = of.speculation.config
-    takes_ahead = PolicyFeatures.of(type(policy)).takes_ahead
+    takes_ahead = PolicyFeatures.of(type(parts.policy)).takes_ahead
     if takes_ahead and of.group_cost is not None:
         raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
     if takes_ahead and of.role != "both":
@@ -196,7 +197,7 @@ def _speculative(
     if ranks > 1:
         config = config.in_ranks()
     make = AheadReplica if takes_ahead else SpeculativeReplica
-    return make(of.speculation._replace(config=config), index, clock, policy, *others, **options)
+    return make(of.speculation._replace(config=config), parts)
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

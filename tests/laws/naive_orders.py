@@ -110,6 +110,19 @@ class NaiveOrder:
         due = {row: inf if limit is None else limit for row, limit in limits.items()}
         return sorted(requests, key=lambda r: (r.arrival_s + due[r.row], r.row))
 
+    def by_weighted(self, requests: Requests) -> Requests:
+        p = self.parameters
+
+        def rank(r: Any) -> tuple[bool, float, int]:
+            after_s = p["late_after_s"]
+            is_new = not r.num_preemptions
+            late = after_s is not None and is_new and r.arrival_s + after_s - p["late_token_s"] * r.input_tokens
+            later_s = p["input_token_s"] * r.input_tokens + p["output_token_s"] * self.expected(r)
+            later_s += p["priority_s"] * r.priority + p["deadline_weight"] * (r.deadline_s or 0.0)
+            return late is not False and late < self.now_s, r.arrival_s + later_s, r.row
+
+        return sorted(requests, key=rank)
+
     def by_fair(self, requests: Requests) -> Requests:
         return self.merged(requests, lambda r, _: self.virtual_finish(r))
 

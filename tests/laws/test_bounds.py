@@ -34,7 +34,9 @@ FEATURES = {name: PolicyFeatures.of(policy_class(kind(name))) for name in POLICI
 CACHING = tuple(name for name in POLICIES if FEATURES[name].caches_prefixes and not FEATURES[name].has_radix_tree)
 
 
-@pytest.mark.parametrize("first", range(0, 240, 40))
+@pytest.mark.parametrize(
+    "first", [0, 40, *(pytest.param(first, marks=pytest.mark.long) for first in range(80, 240, 40))]
+)
 def test_bound_optimum_policies(first: int) -> None:
     """Every policy sees a few of the cases: 240 cases here, ten thousand were run once."""
     broken = {}

@@ -17,6 +17,7 @@ from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.queues import Order
 from simulator.request import Image, PromptContent
 from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear
@@ -87,7 +88,7 @@ def policy_of(case: Case) -> ChunkedPrefill:
         enable_chunked_prefill=config.get("enable_chunked_prefill", True),
         watermark=config.get("watermark", 0.0),
         reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
-        order=config.get("policy", "fcfs"),
+        order=Order("weighted", **case["weights"]) if "weights" in case else config.get("policy", "fcfs"),
         max_num_active_seqs=config.get("max_num_active_seqs"),
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
         async_scheduling=config.get("async_scheduling", False),

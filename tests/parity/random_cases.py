@@ -200,6 +200,22 @@ def aborted(draw: Callable[[int], Case], seed: int) -> Case:
     return case
 
 
+def weighted(draw: Callable[[int], Case], seed: int) -> Case:
+    """A case of another kind whose queue has the order `weighted`, with limits on waiting that some requests miss."""
+    case = draw(seed)
+    rng = random.Random(f"weights {seed}")
+    step_s = (case.get("cost") or {"a": 1.0})["a"]
+    case["config"] |= {"policy": "fcfs", "arrival_key": "raw"}
+    case["weights"] = {
+        "input_token_s": step_s * rng.choice([0.0, 0.0625, 1.0, 64.0]),
+        "output_token_s": step_s * rng.choice([0.0, 0.0, 0.125, 4.0]),
+        "priority_s": step_s * rng.choice([0.0, 0.0, 1.0, 50.0]),
+        "late_after_s": rng.choice([None, *(step_s * steps for steps in (0, 2, 5, 20))]),
+        "late_token_s": step_s * rng.choice([0.0, 0.0, 0.03125, 0.5]),
+    }
+    return case
+
+
 def _asynchronous(seed: int, case: Case) -> Case:
     """Arrivals are times: which plan is the n-th depends on how many found nothing to do."""
     rng = random.Random(f"async {seed}")

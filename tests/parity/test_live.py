@@ -19,6 +19,7 @@ from tests.parity.random_cases import (
     random_async_case,
     random_caching_case,
     random_case,
+    weighted,
 )
 from tests.shared_data import shared
 
@@ -35,6 +36,9 @@ KINDS: dict[str, Callable[[int], Case]] = {
     "async_caching": random_async_caching_case,
 }
 ABORTING: dict[str, Callable[[int], Case]] = {kind: partial(aborted, draw) for kind, draw in KINDS.items()}
+
+
+WEIGHTED: dict[str, Callable[[int], Case]] = {kind: partial(weighted, draw) for kind, draw in KINDS.items()}
 
 
 def difference(seed: int, case: Case, theirs: live.Steps) -> str | None:
@@ -63,6 +67,23 @@ def test_random_cases_are_scheduled_as_vllm_does(first: int, kind: str) -> None:
         assert sum(count > 0 for count in preemptions) > 0.3 * BATCH
         assert sum(preemptions) > 2 * BATCH
         assert (sum(count > 0 for count in hits) > 0.5 * BATCH) == kind.endswith("caching")
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_vllm_with_our_scheduler_class_orders_as_the_order_weighted(first: int, kind: str) -> None:
+    """The class is that of the file which a search writes, in vLLM's own scheduler."""
+    seeds = range(first, min(first + BATCH, CASES))
+    cases = [WEIGHTED[kind](seed) for seed in seeds]
+    answers = live.answers(cases, shared("oracle"))
+    moved = 0
+    for seed, case, theirs in zip(seeds, cases, answers, strict=True):
+        different = difference(seed, case, theirs)
+        assert different is None, f"case {seed}: {different}\n{json.dumps(case)}"
+        in_order = decisions_of({key: value for key, value in case.items() if key != "weights"})
+        moved += first_difference(case, in_order, theirs) is not None
+    print(f"{len(cases)} cases, {sum(map(len, answers))} steps, {moved} of them not as fcfs")
+    assert moved > 0.2 * len(cases)
 
 
 @pytest.mark.parametrize("kind", ABORTING)

@@ -14,6 +14,8 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +100,27 @@ class Aborts:
                 self.ever.add(request_id)
 
 
+def let_weights_order(oracle: Any, case: dict[str, Any]) -> None:
+    """Let the harness's scheduler be the class of the file that batchlab writes for `weighted`.
+
+    Its clock is the time of the harness as it schedules.
+    """
+    own = importlib.import_module("vllm_scheduler")
+    own.WEIGHTS.update(case["weights"])
+    now = [0.0]
+
+    def timed(base: Any) -> Any:
+        def schedule(self: Any) -> Any:
+            now[0] = float(sys._getframe(1).f_locals["now"])
+            return base.schedule(self)
+
+        return type(base.__name__, (base,), {"clock": staticmethod(lambda: now[0]), "schedule": schedule})
+
+    oracle.Scheduler, oracle.AsyncScheduler = timed(own.SyncWeightedScheduler), timed(own.WeightedScheduler)
+    cls = oracle.AsyncScheduler if case["config"].get("async_scheduling") else oracle.Scheduler
+    oracle.SchedulerConfig = partial(importlib.import_module("vllm.config").SchedulerConfig, scheduler_cls=cls)
+
+
 def answer_to(oracle: Any, case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The harness's records; who has finished is named once, though a step more may have been computed for it."""
     aborts: list[Aborts] = []
@@ -132,13 +155,17 @@ def answer_to(oracle: Any, case: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
+    sys.path.append(str(Path(__file__).parents[2] / "scenarios" / "templates"))
     oracle = importlib.import_module("vllm_oracle")
     globals()["RequestStatus"] = importlib.import_module("vllm.v1.request").RequestStatus
     let_answers_end(oracle)
     answer: list[dict[str, Any]] | dict[str, str]
     for line in sys.stdin:
         try:
-            answer = list(answer_to(oracle, json.loads(line)))
+            case = json.loads(line)
+            if "weights" in case:
+                let_weights_order(oracle, case)
+            answer = list(answer_to(oracle, case))
         except Exception as error:
             answer = {"refused": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

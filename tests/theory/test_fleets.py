@@ -112,6 +112,7 @@ def test_joining_the_shorter_of_two_queues() -> None:
     holds(found, shortest_queue_sojourn_s(load, 40), within=0.1)
 
 
+@pytest.mark.long
 def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
     """No router without preemption beats a common queue, and none that looks is as bad as chance, M/M/1."""
     servers, load = 5, 0.8
@@ -122,6 +123,7 @@ def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
     holds(chance, 1 / (1 - load), within=0.4)
 
 
+@pytest.mark.long
 def test_two_choices_of_many_servers() -> None:
     """A finite number of servers adds about 1 / servers: 200 are held against the limit within 3 %."""
     load = 0.7

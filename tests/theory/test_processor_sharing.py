@@ -27,7 +27,9 @@ def two_point_answers(rng: np.random.Generator, count: int) -> tuple[Ints, Ints]
 ANSWERS = {"constant": constant_answers, "geometric": geometric_answers, "two lengths": two_point_answers}
 
 
-@pytest.mark.parametrize("answers", ANSWERS)
+@pytest.mark.parametrize(
+    "answers", ["geometric", *(pytest.param(name, marks=pytest.mark.long) for name in ("constant", "two lengths"))]
+)
 @pytest.mark.parametrize(
     "name", ["continuous", *(pytest.param(name, marks=pytest.mark.long) for name in ("chunked_prefill", "preemptive"))]
 )

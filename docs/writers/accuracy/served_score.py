@@ -81,19 +81,26 @@ def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
 
 @cache
 def _serve(scenario: str, users: int) -> Served | None:
-    """Run a scenario, once for all rows that have it; None where no request was served.
-
-    Of the client's requests a tenth comes at once, and a tenth decodes while the server runs empty.
-    """
+    """Run a scenario, once for all rows that have it; None where no request was served."""
     result = run(json.loads(scenario))
     records = result.records
     known = finished(records)
     if not known.any():
         return None
-    weights = np.full(len(known), (1.0 - 2.0 / WAVES) / max(1, len(known) - 2 * users))
-    weights[:users] = weights[-users:] = 1.0 / WAVES / users
-    tpot_ms, ttft_ms = (1e3 * float(np.average(of(records)[known], weights=weights[known])) for of in (tpot_s, ttft_s))
+    tpot_ms, ttft_ms = (mean_ms(of(records), known, users) for of in (tpot_s, ttft_s))
     return Served(tpot_ms, ttft_ms, result.summary[PREDICTION]["basis"], float(result.summary["mean_batch_size"]))
+
+
+def mean_ms(seconds: Any, known: Any, users: int) -> float:
+    """The mean over the requests of the client, of which a run has the first, the last and some between.
+
+    A tenth of them comes at once, and a tenth decodes while the server runs empty.
+    """
+    share, between = 1.0 / WAVES, len(known) - 2 * users
+    weights = np.full(len(known), (1.0 - 2.0 * share) / max(1, between))
+    weights[-users:] = (share if between > 0 else 1.0 - share) / users
+    weights[:users] = share / users
+    return 1e3 * float(np.average(seconds[known], weights=weights[known]))
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, float]:

@@ -22,6 +22,7 @@ _KINDS = {
     run_folder.COMPARISON: "a comparison",
     run_folder.STUDY: SWEEP,
     run_folder.PLAN: "a plan",
+    run_folder.SEARCH: "a search",
     run_folder.EXPERIMENT: "an experiment",
     run_folder.VALIDATION: "a validation",
     run_folder.LOCKSTEP: "a lockstep",

@@ -58,6 +58,8 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES, DEPLOY = "plan.json", "candidates", "deploy"  # of a plan
+SEARCH, TRIALS, POLICY = "search.json", "trials.csv", "policy.py"  # of `search`
+SCHEDULER = "vllm_scheduler.py"  # of `search`, where vLLM's scheduler is to have an order of its own
 EXPERIMENT, COMMANDS = "bench-plan.json", "commands.sh"  # of `bench-plan`
 EXPERIMENT_RUNS = ("low", "high")
 DECISION_KEYS: Columns = {
@@ -151,6 +153,10 @@ OTHER_FILES: Mapping[str, str] = {
     PLAN: "`plan`: the answer, as `--json` prints it",
     f"{CANDIDATES}/": "`plan`: a scenario for each of the best candidates",
     f"{DEPLOY}/": "`plan`: what starts the servers of each: `N/command.sh`, `compose.yaml`, `kubernetes.yaml`, ...",
+    SEARCH: "`search`: the answer, as `--json` prints it",
+    TRIALS: "`search`: a row a candidate: its settings, how far it came, and the objective in each round",
+    POLICY: "`search`: the policy to take, which runs as `engine.policy: policy.py:Found`",
+    SCHEDULER: "`search`: the order of the queue as a class for vLLM's `--scheduler-cls`",
     EXPERIMENT: "`bench-plan`: the two runs on a real server, and what to expect of them",
     COMMANDS: "`bench-plan`: the commands of the server, the benchmarks and `validate`",
     **{f"{name}.jsonl": f"`bench-plan`: the requests of the {name} run" for name in EXPERIMENT_RUNS},

@@ -5,11 +5,10 @@ Steps are worked out one by one: any of them may find that a copy has ended.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import cast
 
-from simulator.engine.clock import Clock
-from simulator.engine.completion import OnEnd
 from simulator.engine.connector.aborts import ConnectedAborts
 from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.offloading import Offloading
@@ -17,19 +16,16 @@ from simulator.engine.connector.plans import NO_DRAFTS, ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Connector
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.engine.connector.results import ConnectedResults, ConnectedStep
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.log import log_planned
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
-from simulator.memory.blocks import KVBlocks
-from simulator.plan import Policy, StepPlan
+from simulator.plan import StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import RequestState
-from simulator.results.recorder import Recorder
 from simulator.speculative.acceptance import DrawnAcceptance
 from simulator.speculative.speculation import Drafting, Speculation
-from simulator.timing.executor import Executor
 
 MakeConnector = Callable[[ConnectedBlocks, bool], Connector]
 _LONGEST = 10**9  # tokens of a context: no bound
@@ -38,34 +34,16 @@ _LONGEST = 10**9  # tokens of a context: no bound
 class ConnectedReplica(SpeculativeReplica):
     """A `Replica` with the connector that `make_connector` makes of its blocks and whether its steps overlap."""
 
-    def __init__(
-        self,
-        make_connector: MakeConnector,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
+    def __init__(self, make_connector: MakeConnector, parts: ReplicaParts) -> None:
+        blocks = parts.blocks
         if not isinstance(blocks, ConnectedBlocks):
             raise InputError(f"a replica with a KV connector needs ConnectedBlocks, not {type(blocks).__name__}")
         nothing = Speculation(NO_DRAFTS, DrawnAcceptance((0.0,), 0), _LONGEST)
-        super().__init__(
-            nothing, index, clock, policy, blocks, block_size, executor, recorder, group=group, fast_forward=False,
-            decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
-        )  # fmt: skip
+        super().__init__(nothing, replace(parts, fast_forward=False))
         state = self.state
         self.connector = make_connector(blocks, self._overlaps)
         if isinstance(self.connector, Offloading):
-            self.connector.replica, self.connector.copied = index, recorder.copies.add
+            self.connector.replica, self.connector.copied = parts.index, parts.recorder.copies.add
         self.held = Holding(state, self.connector)
         plans = ConnectedPlans(state, self._viewer, _LONGEST, self.connector, self.held)
         self._plans = self._connected_plans = plans
@@ -78,7 +56,7 @@ class ConnectedReplica(SpeculativeReplica):
         self._connected_blocks = blocks
         self._busy_until_s = 0.0  # the device, with the steps launched so far
         self._ready_s = 0.0  # the workers
-        self._clock = clock
+        self._clock = parts.clock
         self.completion.ended = self._ended
 
     def new_request(self, request: Request) -> RequestState:

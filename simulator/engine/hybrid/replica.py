@@ -5,50 +5,28 @@ The order of a step is that of every replica. The memory is `simulator.memory.gr
 next step in which one does is planned by itself.
 """
 
-from simulator.engine.clock import Clock
-from simulator.engine.completion import OnEnd
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.hybrid.apply import GroupPlans, GroupsView
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.errors import InputError
-from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks
-from simulator.plan import Policy, PolicyFeatures
+from simulator.plan import PolicyFeatures
 from simulator.request import RequestView
 from simulator.request_state import DECODING, LEAVING, RequestState
-from simulator.results.recorder import Recorder
-from simulator.timing.executor import Executor
 
 
 class GroupedReplica(Replica):
     """A `Replica` with a memory of several KV groups. InputError for a policy that does not plan with it."""
 
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
+    def __init__(self, parts: ReplicaParts) -> None:
+        blocks, policy = parts.blocks, type(parts.policy)
         if not isinstance(blocks, GroupedBlocks):
             raise TypeError(f"a replica with KV groups has GroupedBlocks, not {type(blocks).__name__}")
-        if not PolicyFeatures.of(type(policy)).asks_groups:
-            what = f"the policy {type(policy).__name__} does not plan with layers that keep different things"
+        if not PolicyFeatures.of(policy).asks_groups:
+            what = f"the policy {policy.__name__} does not plan with layers that keep different things"
             raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
-        super().__init__(
-            index, clock, policy, blocks, block_size, executor, recorder, group=group, fast_forward=fast_forward,
-            decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
-        )  # fmt: skip
+        super().__init__(parts)
         if self.state.adapters is not None or self.state.traits.prefill_schedule_interval > 1:
             what = "layers that keep different things go neither with adapters nor with prefill_schedule_interval yet"
             raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")

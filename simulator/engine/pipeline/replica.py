@@ -12,25 +12,21 @@ computed before they are known, results that arrive late (`simulator.engine.spec
 """
 
 import sys
+from dataclasses import replace
 from typing import Final, cast
 
-from simulator.engine.clock import Clock
-from simulator.engine.completion import OnEnd
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
 from simulator.engine.pipeline.request import PipelinedRequest
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.log import log_planned
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.engine.speculative.step import Scheduled, VerifyStep
 from simulator.errors import InputError
-from simulator.memory.blocks import KVBlocks
-from simulator.plan import Policy, PolicyFeatures, StepPlan
+from simulator.plan import PolicyFeatures, StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import RequestState
-from simulator.results.recorder import Recorder
 from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
-from simulator.timing.executor import Executor
 from simulator.timing.pipeline_cost import PipelineCost
 
 
@@ -54,32 +50,14 @@ class PipelinedReplica(SpeculativeReplica):
     `depth` batches are in flight at most: one a stage, and one more with asynchronous scheduling.
     """
 
-    def __init__(
-        self,
-        cost: PipelineCost,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
-        if not PolicyFeatures.of(type(policy)).fills_pipelines:
-            what = f"the policy {type(policy).__name__} does not plan for the stages of a pipeline"
+    def __init__(self, cost: PipelineCost, parts: ReplicaParts) -> None:
+        policy = type(parts.policy)
+        if not PolicyFeatures.of(policy).fills_pipelines:
+            what = f"the policy {policy.__name__} does not plan for the stages of a pipeline"
             raise InputError(what, hint="engine.policy: vllm, or hardware.pipeline_parallel: 1")
-        if executor.traits.wants_block_ids:
+        if parts.executor.traits.wants_block_ids:
             raise InputError("a device runs no pipeline here", hint="hardware.pipeline_parallel: 1")
-        super().__init__(
-            _NO_DRAFTS, index, clock, policy, blocks, block_size, executor, recorder, group=group,
-            fast_forward=False, decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
-        )  # fmt: skip
+        super().__init__(_NO_DRAFTS, replace(parts, fast_forward=False))
         self._cost = cost
         self._stages = len(cost.stages)
         self._free_s = [0.0] * self._stages  # when each stage has done what it was given

@@ -9,50 +9,26 @@ from math import inf
 from typing import cast
 
 from simulator.division import cdiv
-from simulator.engine.clock import Clock
-from simulator.engine.completion import OnEnd
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
 from simulator.engine.radix_apply import apply_to_tree
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.ahead_batch import AheadBatch, take_ahead
 from simulator.engine.speculative.ahead_results import AheadResults
 from simulator.engine.speculative.replica import DroppingAborts, SpeculativeReplica
 from simulator.engine.speculative.request import DraftingRequest
 from simulator.engine.speculative.step import Scheduled, VerifyStep
-from simulator.memory.blocks import KVBlocks
-from simulator.plan import Policy, StepPlan
+from simulator.plan import StepPlan
 from simulator.request import RequestView
 from simulator.request_state import RequestState, ScheduledChunk
-from simulator.results.recorder import Recorder
 from simulator.speculative.ahead import most_accepted, tokens_ahead, verified_tokens
 from simulator.speculative.speculation import Speculation
-from simulator.timing.executor import Executor
 
 
 class AheadReplica(SpeculativeReplica):
     """A `SpeculativeReplica` of a policy that takes memory ahead (`PolicyFeatures.takes_ahead`)."""
 
-    def __init__(
-        self,
-        speculation: Speculation,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
-        super().__init__(
-            speculation, index, clock, policy, blocks, block_size, executor, recorder, group=group,
-            fast_forward=fast_forward, decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
-        )  # fmt: skip
+    def __init__(self, speculation: Speculation, parts: ReplicaParts) -> None:
+        super().__init__(speculation, parts)
         self._results = AheadResults(self.state, self.completion, self._plans)
         if self._overlaps:
             self.late = self._results

@@ -11,11 +11,9 @@ from typing import cast
 
 from simulator.division import cdiv
 from simulator.engine.aborts import Aborts
-from simulator.engine.clock import Clock
-from simulator.engine.completion import OnEnd
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
+from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.apply import DraftedPlans
 from simulator.engine.speculative.batch import VerifyBatch
 from simulator.engine.speculative.log import log_planned
@@ -24,16 +22,13 @@ from simulator.engine.speculative.results import VerifyResults
 from simulator.engine.speculative.run import Runs
 from simulator.engine.speculative.step import Scheduled, VerifyRun, VerifyStep
 from simulator.errors import InputError
-from simulator.memory.blocks import KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
-from simulator.plan import Holds, Policy, PolicyFeatures, StepPlan
+from simulator.plan import Holds, PolicyFeatures, StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
-from simulator.results.recorder import Recorder
 from simulator.speculative.speculation import Drafting, Speculation
-from simulator.timing.executor import Executor
 
 
 class DroppingAborts(Aborts):
@@ -46,36 +41,18 @@ class DroppingAborts(Aborts):
 class SpeculativeReplica(Replica):
     """A `Replica` with drafts. InputError for a policy that does not plan with them."""
 
-    def __init__(
-        self,
-        speculation: Speculation,
-        index: int,
-        clock: Clock,
-        policy: Policy,
-        blocks: KVBlocks,
-        block_size: int,
-        executor: Executor,
-        recorder: Recorder,
-        *,
-        group: str = "default",
-        fast_forward: bool = True,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
-        if not PolicyFeatures.of(type(policy)).verifies_drafts:
-            what = f"the policy {type(policy).__name__} does not plan speculative decoding"
+    def __init__(self, speculation: Speculation, parts: ReplicaParts) -> None:
+        policy = type(parts.policy)
+        if not PolicyFeatures.of(policy).verifies_drafts:
+            what = f"the policy {policy.__name__} does not plan speculative decoding"
             raise InputError(what, hint="engine.policy: vllm, or none of engine.speculative_config")
-        if executor.traits.wants_block_ids:
+        if parts.executor.traits.wants_block_ids:
             raise InputError("a device does not decode speculatively here: leave out engine.speculative_config")
-        super().__init__(
-            index, clock, policy, blocks, block_size, executor, recorder, group=group, fast_forward=fast_forward,
-            decisions=decisions, max_queued_requests=max_queued_requests, on_end=on_end,
-        )  # fmt: skip
+        super().__init__(parts)
         config, state = speculation.config, self.state
         self._speculation = speculation
         self._config = config
-        self._set_memory(block_size)
+        self._set_memory(parts.block_size)
         self._plans = DraftedPlans(state, self._viewer, config, speculation.max_model_len)
         self._results = VerifyResults(state, self.completion, self._plans)
         if self._overlaps:
@@ -83,7 +60,7 @@ class SpeculativeReplica(Replica):
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._runs: Runs | None = None
-        if self._decode_run_s is not None and decisions is None:
+        if self._decode_run_s is not None and parts.decisions is None:
             self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
         self._refuses = state.refuses

@@ -48,6 +48,7 @@ def test_pictures_are_both_png_and_svg(folder: Path) -> None:
     assert "SLO" in (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_equal_sweeps_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
     write_sweep_report(tmp_path, made(limits=LIMITS, errors={(1, 0): "<b>no such GPU</b>"}))
     for path in sorted(folder.rglob("*.*")):

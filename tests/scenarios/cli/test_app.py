@@ -25,6 +25,7 @@ VERBS = [
     "bound",
     "sweep",
     "plan",
+    "search",
     "bench-plan",
     "explain",
     "from",

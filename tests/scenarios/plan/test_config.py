@@ -1,5 +1,7 @@
 """The search between the steps of the grid, where nothing on the grid holds."""
 
+import pytest
+
 from scenarios.plan.goal import chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.studies.study_axes import parse_vary
@@ -9,6 +11,7 @@ GRID = (16, 24, 32, 64, 128, 512)
 BUDGET = "engine.max_num_batched_tokens"
 
 
+@pytest.mark.long
 def test_looks_between_the_steps_of_the_grid() -> None:
     """A small budget makes the first token late, a large one the next: the least miss lies between."""
     workload = {**CHAT["workload"], "requests": 300}

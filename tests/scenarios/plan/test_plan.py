@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,22 @@ def fleet_of_ones() -> Scenario:
     return load(ONE_AT_A_TIME)
 
 
+@cache
+def plan_of_ones() -> Plan:
+    return planned(fleet_of_ones(), "p99_ttft_ms<=150")
+
+
+@cache
+def plan_of_chat() -> Plan:
+    return planned(chat(), "p99_ttft_ms<=300")
+
+
 # ---------------------------------------------------------------------------------------------------------- the rate
 
 
 def test_finds_the_rate_of_a_server_of_one_request_at_a_time() -> None:
     """Five steps of 0.1 s a request: 2 a second, and not more."""
-    (answer,) = planned(fleet_of_ones(), "p99_ttft_ms<=150").answers
+    (answer,) = plan_of_ones().answers
     assert answer.feasible
     assert answer.bounds is not None
     assert answer.bounds.value == pytest.approx(2.0, rel=0.025)
@@ -54,7 +65,7 @@ def test_finds_the_rate_of_a_server_of_one_request_at_a_time() -> None:
 
 def test_the_rate_is_held_against_what_no_scheduler_betters() -> None:
     """Half a second of work a request: two a second, and twice as many of two replicas."""
-    plan = planned(fleet_of_ones(), "p99_ttft_ms<=150")
+    plan = plan_of_ones()
     (answer,) = plan.answers
     assert answer.rate_at_best == pytest.approx(2.0)
     assert answer.entry()["rate_at_best"] == pytest.approx(2.0)
@@ -94,7 +105,7 @@ def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
     )
     scenario = load({**ONE_AT_A_TIME, "measure": {"metrics": [f"{path}:METRIC"]}})
     (answer,) = planned(scenario, "late_ms<=150").answers
-    (known,) = planned(fleet_of_ones(), "p99_ttft_ms<=150").answers
+    (known,) = plan_of_ones().answers
     assert answer.bounds is not None
     assert known.bounds is not None
     assert answer.bounds.value == known.bounds.value
@@ -146,7 +157,7 @@ def test_the_json_has_the_keys_of_the_contract() -> None:
 
 
 def test_equal_plans_are_equal() -> None:
-    one, other = (planned(chat(), "p99_ttft_ms<=300").to_json() for _ in range(2))
+    one, other = plan_of_chat().to_json(), planned(chat(), "p99_ttft_ms<=300").to_json()
     assert {**one, "cpu_s": 0} == {**other, "cpu_s": 0}
 
 
@@ -262,7 +273,8 @@ def test_a_budget_that_ends_says_what_it_left_open() -> None:
 
 
 def test_gpus_are_compared_on_an_equal_footing() -> None:
-    measured = {**CHAT, "hardware": {"gpu": "h100"}, "cost": {"kind": "profile"}}
+    workload = {**CHAT["workload"], "requests": 100}
+    measured = {**CHAT, "workload": workload, "hardware": {"gpu": "h100"}, "cost": {"kind": "profile"}}
     plan = planned(load(measured), "p99_ttft_ms<=300", gpus=["h100", "l4"], seeds=1)
     assert {answer.candidate.scenario.cost.kind for answer in plan.answers} == {"roofline"}
     assert any("no profile of llama-3.1-8b on l4" in note for note in plan.notes)
@@ -278,7 +290,7 @@ def test_a_candidate_that_does_not_fit_says_why() -> None:
 
 
 def test_the_text_is_short_and_says_all() -> None:
-    plan = planned(chat(), "p99_ttft_ms<=300")
+    plan = plan_of_chat()
     said = [line.partition(":")[0] for line in below(plan)]
     assert said == ["binds", "unsure", "at best", "change", "deploy"]
     assert len(table(plan)) == 2

@@ -1,0 +1,150 @@
+"""`batchlab search`: find a policy for a scenario, and prove it on traffic that the search never saw."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Address, Console, Executor, Given, NoReport, Scenario
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from scenarios.search.search import Searched
+
+
+def search(
+    scenario: Scenario,
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="METRIC", help="What is to become better: a key of summary.json.")
+    ],
+    slo: Annotated[
+        list[str] | None,
+        typer.Option("--slo", metavar="METRIC<=VALUE", help="A limit that the policy must keep; repeatable."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, metavar="N", help="Number of candidates; default: 200.")
+    ] = None,
+    budget_s: Annotated[
+        float | None, typer.Option("--budget-s", metavar="S", help="Begin no further run after S CPU seconds.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=2, metavar="N", help="Seeds of drawn traffic, held-out ones included; default: 8."),
+    ] = None,
+    holdout: Annotated[
+        float, typer.Option("--holdout", metavar="SHARE", help="Share of the traffic that the search does not see.")
+    ] = 0.5,
+    executor: Executor = "local",
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Number of processes; default: one per core.")
+    ] = None,
+    address: Address = None,
+    *,
+    given: Given,
+    no_report: NoReport = False,
+) -> None:
+    """Search a better policy for a scenario, and prove it.
+
+    Candidates are shipped policies, their settings, and compositions: order of the queue, caps, cadence, shedding. They
+    race on one part of the traffic. The best is held against the scenario's own policy on the rest. --out gets the
+    policy as a file, a scenario that runs it, all trials and a report. A search that was stopped goes on there.
+    """
+    from scenarios.plan.goal import parse_goal
+    from scenarios.runs.storage.output import check_output
+    from scenarios.runs.storage.run_folder import to_json
+    from scenarios.schema.loader import load
+    from scenarios.search.parts import SEEDS
+    from scenarios.search.race import TRIALS
+    from scenarios.search.search import search as run_search
+    from scenarios.studies.executors import executor as make_executor
+
+    console, out = given.console, given.out
+    if out is None:
+        raise InputError("a search writes a policy", file="--out", hint="give --out DIR")
+    base = load(scenario, given.changed)
+    goals = tuple(dict.fromkeys(parse_goal(text, base) for text in slo or []))
+    if any(goal.class_name is not None or goal.own is not None for goal in goals):
+        raise InputError("a search takes limits on metrics of all requests", file="--slo")
+    check_output(out, overwrite=given.overwrite, expected=None)
+    made = make_executor(executor, workers, address)
+    with _kept(out, console) as folder, console.counted(base.name, 0, "runs") as progress:
+        found = run_search(
+            base, objective, goals, folder, made,
+            trials=trials or TRIALS, seeds=seeds or SEEDS, holdout=holdout, budget_s=budget_s, progress=progress,
+        )  # fmt: skip
+        _write(out, found, overwrite=given.overwrite, report=not no_report)
+    console.out(to_json(found.to_json()) if given.json else _text(found, console))
+    console.note(f"{found.made:,} runs in {found.cpu_s:.1f} CPU seconds, {found.reused:,} of before")
+
+
+@contextmanager
+def _kept(out: Path, console: Console) -> Iterator[Path]:
+    """Yield the hidden folder that keeps the runs until the search is written; a search that is stopped leaves it."""
+    import shutil
+
+    from scenarios.runs.storage.staging import PARTIAL
+
+    folder, is_new = out / f"{PARTIAL}search", not out.exists()
+    try:
+        yield folder
+    except (KeyboardInterrupt, SystemExit):
+        if folder.is_dir() and any(folder.iterdir()):
+            console.note(f"the runs are kept in {out}: the same command goes on")
+        raise
+    except InputError:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_new and out.is_dir() and not any(out.iterdir()):
+            out.rmdir()
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _text(found: Searched, console: Console) -> str:
+    from reports.tables.terminal import aligned
+    from scenarios.search import words
+
+    terminal = console.terminal
+    lines = [terminal.folded(words.answer(found), 0), ""]
+    lines.append(aligned([words.HELD_OUT_HEAD, *words.held_out_rows(found)], 1, terminal.width))
+    if rows := words.group_rows(found):
+        lines += ["", aligned([words.GROUP_HEAD, *rows], 1, terminal.width)]
+    lines += ["", *([terminal.folded(said, 0)] if (said := words.payers(found)) else [])]
+    lines.append(f"traffic: {found.parts.words}; {len(found.trials):,} candidates")
+    lines.append(f"deploy:  {found.deploy or 'no flags of a server say all of it: it is a policy of its own'}")
+    return "\n".join(lines) + "\n"
+
+
+def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> None:
+    from scenarios.runs.storage.output import output
+    from scenarios.runs.storage.run_folder import POLICY, SCENARIO, SCHEDULER, SEARCH, TRIALS, to_json
+    from scenarios.search import words
+    from scenarios.search.policy_file import policy_text, scenario_text, scheduler_text, weights_of
+
+    taken = found.taken.scenario
+    about = f"The policy that `batchlab search` took for {found.base.name}, for the sake of {found.aim.metric}."
+    with output(target, overwrite=overwrite, expected=None) as folder:
+        policy = folder / POLICY
+        policy.write_text(policy_text(taken, about), encoding="utf-8", newline="\n")
+        text = scenario_text(taken, str(policy.resolve()))
+        (folder / SCENARIO).write_text(text, encoding="utf-8", newline="\n")
+        if (weights := weights_of(taken)) is not None:
+            (folder / SCHEDULER).write_text(scheduler_text(weights), encoding="utf-8", newline="\n")
+        answer = {key: value for key, value in found.to_json().items() if key not in ("cpu_s", "runs", "reused")}
+        (folder / SEARCH).write_text(to_json(answer), encoding="utf-8", newline="\n")
+        rows = words.trial_rows(found)
+        ends = ("rounds", "error")
+        names = [*dict.fromkeys(key for row in rows for key in row if key not in ends), *ends]
+        with (folder / TRIALS).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        if report:
+            from reports.pages.search_report import write_report
+            from scenarios.cli.search_page import search_page
+
+            write_report(folder, search_page(found))

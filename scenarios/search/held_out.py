@@ -1,0 +1,115 @@
+"""The best candidate beside the scenario's own policy on traffic that the search never saw, and the gap to the bound.
+
+Both serve the same requests. Over several seeds the interval of the difference is Student's, paired by seed. On one
+trace it is a bootstrap over blocks of neighbouring requests, the same blocks of both runs: requests wait in one queue,
+and a sample that tore them apart would be too sure (see `simulator.statistics.bootstrap`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scenarios.bound.bound import bound, of_run
+from scenarios.runs.result import Result
+from simulator.metrics.latency import e2el_s, queue_s, tpot_s, ttft_s
+from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.seed_intervals import metric_difference
+from simulator.metrics.slo import Slo, meets_slo
+from simulator.metrics.window import measured_window
+from simulator.results.records import Floats
+from simulator.statistics.batch_means import BATCHES, LEAST
+from simulator.statistics.bootstrap import RESAMPLES
+from simulator.statistics.intervals import Interval
+
+_GOODPUT = "request_goodput"
+_OF_REQUESTS = {"ttft": ttft_s, "tpot": tpot_s, "e2el": e2el_s, "queue_time": queue_s}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What both reach on held-out traffic, the difference, best less baseline, and how much of the gap is closed.
+
+    `bound` is what no scheduler can do better, the mean over the seeds; None where none is proven. `closed` is a share
+    of the gap between the baseline and the bound.
+    """
+
+    best: float | None
+    baseline: float | None
+    difference: Interval
+    bound: float | None
+    closed: Interval | None
+
+
+def held_out(best: Sequence[Result], baseline: Sequence[Result], metric: str) -> HeldOut:
+    """Hold the runs of one against those of the other: a run a seed, each pair on the same requests."""
+    ours, theirs = ([run.summary.get(metric) for run in runs] for runs in (best, baseline))
+    difference = metric_difference(metric, ours, theirs) if len(best) > 1 else _of_one(best[0], baseline[0], metric)
+    mine, other = _mean(ours), _mean(theirs)
+    at_best = _bound(baseline, metric)
+    closed = None
+    if at_best is not None and other is not None and at_best != other:
+        gap = at_best - other
+        ends = sorted((difference.low / gap, difference.high / gap))
+        closed = Interval(difference.mean / gap, ends[0], ends[1], difference.n)
+    return HeldOut(mine, other, difference, at_best, closed)
+
+
+def _mean(values: Sequence[object]) -> float | None:
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _bound(runs: Sequence[Result], metric: str) -> float | None:
+    """The bound that holds for these runs, the mean over them; None where one has none."""
+    found = []
+    for run in runs:
+        assert run.workload is not None
+        cuts = run.scenario.measure.window(run.records)
+        held = of_run(bound(run.scenario, run.workload, **cuts), run.records, run.workload)
+        if metric not in held.metrics:
+            return None
+        found.append(held.metrics[metric].value)
+    return sum(found) / len(found)
+
+
+def _of_one(best: Result, baseline: Result, metric: str) -> Interval:
+    """The difference of one pair of runs, with its interval where the metric is a statistic of the requests."""
+    ours, theirs = best.summary.get(metric), baseline.summary.get(metric)
+    value = math.nan if ours is None or theirs is None else float(ours) - float(theirs)
+    sides = [_samples(run, metric) for run in (best, baseline)]
+    if any(side is None for side in sides):
+        return Interval(value, math.nan, math.nan, 1)
+    (a, of_a), (b, of_b) = (side for side in sides if side is not None)
+    if len(a) != len(b) or len(a) < LEAST:
+        return Interval(value, math.nan, math.nan, len(a))
+    rng = np.random.default_rng(0)
+    blocks = np.array_split(np.arange(len(a)), BATCHES)
+    found = []
+    for drawn in rng.integers(BATCHES, size=(RESAMPLES, BATCHES)):
+        rows = np.concatenate([blocks[place] for place in drawn])
+        found.append(of_a(a[rows]) - of_b(b[rows]))
+    low, high = np.percentile(found, (2.5, 97.5)).tolist()
+    return Interval(value, min(low, value), max(high, value), len(a))
+
+
+def _samples(run: Result, metric: str) -> tuple[Floats, Callable[[Floats], float]] | None:
+    """A value for each measured request, in order of arrival, and the statistic of them that the metric is."""
+    records = run.records
+    window = measured_window(records, **run.scenario.measure.window(records))
+    order = np.argsort(records.requests.arrival_s, kind="stable")
+    order = order[window.measured[order]]
+    slo = run.scenario.resolve_slo()
+    if metric in (ATTAINMENT, _GOODPUT):
+        good = meets_slo(records, slo or Slo())[order].astype(np.float64)
+        per = 1.0 if metric == ATTAINMENT else len(good) / window.duration_s
+        return good, lambda values: per * float(values.mean())
+    statistic, _, name = metric.removesuffix("_ms").partition("_")
+    if name not in _OF_REQUESTS or statistic == "std":
+        return None
+    values = _OF_REQUESTS[name](records)[order] * 1e3
+    if statistic == "mean":
+        return values, lambda drawn: float(np.nanmean(drawn))
+    percent = 50.0 if statistic == "median" else float(statistic[1:])
+    return values, lambda drawn: float(np.percentile(drawn[~np.isnan(drawn)], percent))
