@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simulator.timing.pipeline_cost import PipelineCost
 
 _KEY = "hardware.enable_expert_parallel"
+STATIC = "hardware.mem_fraction_static"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,11 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
 
+def _has_flag(policy: str, key: str) -> bool:
+    launch = server_of(policy).launch
+    return launch is not None and any(flag.key == key for flag in launch.flags)
+
+
 def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
     """Build the KV cache, and its groups where it has several.
 
@@ -128,9 +134,9 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
     """
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
-    if hardware.mem_fraction_static is not None and server_of(engine.policy).kernels != "sglang":
+    if hardware.mem_fraction_static is not None and not _has_flag(engine.policy, STATIC):
         what = f"mem_fraction_static is SGLang's share of memory, not that of {engine.policy}"
-        raise scenario.error("hardware.mem_fraction_static", what, "hardware.gpu_memory_utilization")
+        raise scenario.error(STATIC, what, "hardware.gpu_memory_utilization")
     drafter = drafter_memory(scenario)
     try:
         settings = MemorySettings(
