@@ -51,7 +51,6 @@ def _obstacle(scenario: Scenario, apart: bool) -> str | None:
         return "they do not go with hardware.kv_offload yet"
     found = {
         "speculative_config": engine.speculative_config is not None,
-        "max_loras": engine.parameter("max_loras") is not None,
         "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
     }
     return next((f"they do not go with engine.{key} yet" for key, is_given in found.items() if is_given), None)

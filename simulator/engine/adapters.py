@@ -135,10 +135,14 @@ class Adapters:
             if live.lora is not None:
                 tokens += n
                 decodes -= 1
-        loaded, self._loaded = self._loaded, 0
         if shape.decode_seqs:
             tokens += min(decodes, shape.decode_seqs)
-        return shape._replace(loras=len(self.running), lora_tokens=tokens, loaded_loras=loaded)
+        return self.with_tokens(shape, len(self.running), tokens)
+
+    def with_tokens(self, shape: StepShape, loras: int, tokens: int) -> StepShape:
+        """The shape of the next step, in which so many adapters compute so many tokens."""
+        loaded, self._loaded = self._loaded, 0
+        return shape._replace(loras=loras, lora_tokens=tokens, loaded_loras=loaded)
 
 
 def full_time_s(full: tuple[float, float], until_s: float) -> float:
