@@ -80,7 +80,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     pipeline = build_pipeline(scenario, cost, adapters)
     connector = build_offloading(scenario, kv)
-    if connector is not None:
+    if connector is not None and groups is None:
         make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
