@@ -126,6 +126,11 @@ class Adapters:
             del self.running[lora]
             self._slots[lora] = self._slots.pop(lora)  # used last
 
+    def preempted(self, live: RequestState, now_s: float) -> None:
+        """A request has gone from the batch back to the queue."""
+        self.left(live)
+        self.waits(live, now_s)
+
     def counted(self, shape: StepShape, prefill: Sequence[ScheduledChunk]) -> StepShape:
         """The shape of the next step, which computes these chunks, with its adapters."""
         if not self.running and not self._loaded:

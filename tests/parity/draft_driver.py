@@ -122,7 +122,7 @@ def without_dynamic_drafts(drive: Any) -> None:
 
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
-    drive = importlib.import_module("spec_decode")
+    drive: Any = importlib.import_module("spec_decode")
     generator = importlib.import_module("spec_decode_gen")
     core = importlib.import_module("vllm.v1.engine.core").DPEngineCoreProc
     without_dynamic_drafts(drive)
