@@ -77,11 +77,11 @@ def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str 
         several = given.method == "mtp" and min(modules, given.num_speculative_tokens) > 1
         if several or given.disable_lookahead_block_hashes:
             return "they go neither with several MTP modules nor with disable_lookahead_block_hashes yet"
-    found = {
-        "max_loras": engine.parameter("max_loras") is not None,
-        "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
-    }
-    return next((f"they do not go with engine.{key} yet" for key, is_given in found.items() if is_given), None)
+        if engine.parameter("max_loras") is not None:
+            return "they do not go with engine.max_loras and drafts together yet"
+    if (engine.parameter("prefill_schedule_interval") or 1) > 1:
+        return "they do not go with engine.prefill_schedule_interval yet"
+    return None
 
 
 def _check_unused(scenario: Scenario) -> None:
