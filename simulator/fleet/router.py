@@ -48,6 +48,7 @@ class RouterFeatures:
     takes_fewest: bool = False
     hears_ends: bool = False
     hears_first_tokens: bool = False
+    tells_regret: bool = False
     one_server: bool = False
     usual_interval_s: float = 0.0
 
