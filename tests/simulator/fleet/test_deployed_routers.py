@@ -25,17 +25,10 @@ def recorded(name: str) -> Any:
     return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def asking(row: int, tokens: tuple[int, ...], **others: Any) -> ArrivingRequest:
-    known = {"max_tokens": 9, "priority": 0, "class_name": "", "session_id": None, "predicted_output_tokens": None}
-    given = known | {"deadline_s": None, "data_parallel_rank": None, "lora": None, "images": ()} | others
-    return ArrivingRequest(
-        row=row,
-        request_id=str(row),
-        arrival_s=0.001 * row,
-        input_tokens=len(tokens),
-        content=PromptContent(prompt_token_ids=tokens),
-        **given,
-    )
+def asking(row: int, tokens: tuple[int, ...]) -> ArrivingRequest:
+    content = PromptContent(prompt_token_ids=tokens)
+    at_s = 0.001 * row
+    return ArrivingRequest(row, str(row), at_s, len(tokens), 9, 0, "", None, None, None, content, None, None, ())
 
 
 def fleet(*loads: int, **others: Any) -> Replicas:
