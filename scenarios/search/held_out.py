@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.bound.bound import bound, of_run
+from scenarios.bound.bound import Bounds, bound, of_run, weakest
 from scenarios.runs.result import Result
 from simulator.metrics.latency import e2el_s, queue_s, tpot_s, ttft_s
 from simulator.metrics.outcomes import ATTAINMENT
@@ -47,7 +47,7 @@ def held_out(best: Sequence[Result], baseline: Sequence[Result], metric: str) ->
     ours, theirs = ([run.summary.get(metric) for run in runs] for runs in (best, baseline))
     difference = metric_difference(metric, ours, theirs) if len(best) > 1 else _of_one(best[0], baseline[0], metric)
     mine, other = _mean(ours), _mean(theirs)
-    at_best = _bound(baseline, metric)
+    at_best = _bound(list(zip(best, baseline, strict=True)), metric)
     closed = None
     if at_best is not None and other is not None and at_best != other:
         gap = at_best - other
@@ -61,17 +61,30 @@ def _mean(values: Sequence[object]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _bound(runs: Sequence[Result], metric: str) -> float | None:
-    """The bound that holds for these runs, the mean over them; None where one has none."""
+def _bound(pairs: Sequence[tuple[Result, Result]], metric: str) -> float | None:
+    """The bound that holds for both runs of each pair, the mean over the pairs; None where one has none.
+
+    The two have other limits, and one may turn requests away. Then the share within the SLO alone is bounded, and of it
+    follows the goodput: so many requests within the shorter of the two runs.
+    """
     found = []
-    for run in runs:
-        assert run.workload is not None
-        cuts = run.scenario.measure.window(run.records)
-        held = of_run(bound(run.scenario, run.workload, **cuts), run.records, run.workload)
-        if metric not in held.metrics:
+    for pair in pairs:
+        held = weakest([_held(run) for run in pair]).metrics
+        if metric in held:
+            found.append(held[metric].value)
+        elif metric == _GOODPUT and ATTAINMENT in held:
+            run = pair[0]
+            count = int(measured_window(run.records, **run.scenario.measure.window(run.records)).measured.sum())
+            found.append(held[ATTAINMENT].value * count / min(float(each.summary["duration"]) for each in pair))
+        else:
             return None
-        found.append(held.metrics[metric].value)
     return sum(found) / len(found)
+
+
+def _held(run: Result) -> Bounds:
+    assert run.workload is not None
+    cuts = run.scenario.measure.window(run.records)
+    return of_run(bound(run.scenario, run.workload, **cuts), run.records, run.workload)
 
 
 def _of_one(best: Result, baseline: Result, metric: str) -> Interval:

@@ -17,7 +17,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.search.held_out import held_out
 from scenarios.search.parts import parts_of
 from scenarios.search.policy_file import command_of, policy_text, scenario_text, scheduler_text, weights_of
-from scenarios.search.race import WORST, Aim, Race, with_part
+from scenarios.search.race import WORST, Aim, Race, Trial, with_part
 from scenarios.search.space import Space
 from scenarios.studies.executors import InProcess
 from scenarios.studies.study_run import Outcome
@@ -85,6 +85,17 @@ def test_the_better_third_goes_on(base: Scenario, tmp_path: Path) -> None:
     last = [trial for trial in race.trials if len(trial.scores) == 1]
     first_out = min(trial.scores[0] for trial in last)
     assert all(trial.scores[0] <= first_out for trial in race.trials[1:] if trial.draw == 2 and len(trial.scores) > 1)
+
+
+def test_settings_that_do_not_matter_are_taken_out(base: Scenario, tmp_path: Path) -> None:
+    race = _race(base, tmp_path)
+    for number in range(len(race.parts.rounds)):
+        race._enter([race.baseline], number)
+    short = {"engine.order": "weighted", "engine.input_token_s": 0.01}
+    trial = Trial(make_candidate(base, {**short, "engine.watermark": 0.0, "engine.max_num_seqs": 256}), 0)
+    for number in range(len(race.parts.rounds)):
+        race._enter([trial], number)
+    assert race._plainer(trial).candidate.settings == short
 
 
 def test_the_seeds_that_are_held_out_are_no_seeds_of_the_search(base: Scenario) -> None:
@@ -214,3 +225,13 @@ def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:
     text = scheduler_text(found)
     for key, value in {**found, "late_after_s": 1.0, "late_token_s": 0.5, "priority_s": 0.0}.items():
         assert f'"{key}": {value!r},' in text
+
+
+def test_the_bound_holds_for_a_policy_that_turns_requests_away(base: Scenario) -> None:
+    own = run(base)
+    sheds = run(make_candidate(base, {"engine.max_num_queued_reqs": 8, "engine.max_num_batched_tokens": 4096}).scenario)
+    assert sheds.summary["rejected"] > 0
+    found = held_out([sheds], [own], "request_goodput")
+    assert found.bound is not None
+    assert found.bound >= sheds.summary["request_goodput"]
+    assert held_out([sheds], [own], "mean_ttft_ms").bound is None
