@@ -39,6 +39,8 @@ WHOLE = ("decode_seqs", "decode_context", "prefill_seqs", "prefill_tokens", "pre
 FEWEST = 12
 
 TERMS = ("rows", "keys", "pairs", "chain", "tiles")
+COUNTS_OF_TOKENS = tuple(8.0 * 2.0**doubling for doubling in range(12))
+"""Batch sizes between which a step's cost is a straight line, where not the log alone says where lines can end."""
 NO_CORRECTION = (0.0,) * 4
 FEWEST_BETWEEN = 3  # rows between two counts of tokens for the line between them to have a slope of its own
 
@@ -106,7 +108,7 @@ def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tenso
         terms = dict(physics.terms)
         us = physics.constant_us, terms["tokens"], terms["keys"]
         return StepFit(None, Linear(*(float(f"{each * 1e-6:.6g}") for each in us)), errors)
-    document = _document(_fit(table), table, name, model, gpu, tensor_parallel)
+    document = document_of(_fit(table), _counts(table), table, name, model, gpu, tensor_parallel)
     document["software"] = rows.software
     document["sources"] = [dict(source) for source in rows.sources]
     if rows.gpu and rows.kv_dtype:  # of a GPU; a CPU computes in float32, whatever it stands for
@@ -156,6 +158,19 @@ def _ramp(count: float) -> str:
     return f"up to {count:g}"
 
 
+def ramps(counts: Sequence[float]) -> tuple[str, ...]:
+    """The names of the lines that end at these counts."""
+    return tuple(map(_ramp, counts))
+
+
+def matrix(table: Table) -> Array:
+    """The features of steps, a column each: 1, the lines of `COUNTS_OF_TOKENS`, and `TERMS`."""
+    tokens = {"tokens": table["decode_seqs"] + table["prefill_tokens"]}
+    features = _features({**tokens, **table}, COUNTS_OF_TOKENS)
+    names = (*ramps(COUNTS_OF_TOKENS), *TERMS)
+    return np.column_stack([np.ones(len(table["us"])), *(features[name] for name in names)])
+
+
 def _features(table: Table, counts: Sequence[float]) -> Mapping[str, Array]:
     if not counts:
         return {"tokens": table["tokens"], "keys": table["context"]}
@@ -175,9 +190,11 @@ def _features(table: Table, counts: Sequence[float]) -> Mapping[str, Array]:
     }
 
 
-def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
+def document_of(
+    physics: Physics, counts: Sequence[float], table: Table, name: str, model: str, gpu: str, tensor_parallel: int
+) -> dict[str, Any]:
+    """The JSON of a profile of whole steps, with lines over tokens to `counts`; the table was measured."""
     terms = dict(physics.terms)
-    counts = _counts(table)
     rises = [terms[_ramp(count)] for count in counts]
     at = np.array([1.0, *counts])
     us = physics.constant_us + np.array([rises[0] / counts[0], *np.cumsum(rises)])

@@ -1,9 +1,12 @@
 """Detect the format of a source, and read its rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from calibration.csv_tables import read_text
+from calibration.engines import READERS
 from calibration.names import model_of
-from calibration.rows import KernelRows, read_rows
+from calibration.rows import KernelRows, merge, read_rows
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise
@@ -11,7 +14,8 @@ from calibration.sources.vidur import FILES, read_vidur
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 
-FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise")
+ENGINES = {reader.name: reader for reader in READERS}
+FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise", *ENGINES)
 
 
 def detect(path: Path) -> str:
@@ -25,14 +29,26 @@ def detect(path: Path) -> str:
             return "aiconfigurator"
         if any((path / f"{name}{tail}").exists() for name in FILES for tail in (".csv", ".csv.gz")):
             return "vidur"
+        if _runs(path):
+            return "vllm-serve"
         hint = "a folder with meta.yaml (LLMServingSim), *_perf.parquet (aiconfigurator) or mlp.csv (Vidur)"
         raise InputError("the folder has no known format", file=str(path), hint=hint)
+    text = read_text(path, "the source")
+    known = next((reader.name for reader in READERS if reader.is_it(text)), None)
+    if known is not None:
+        return known
     if ".jsonl" in path.name:
         return "rows"
     if ".csv" in path.name:
         return "splitwise"
-    hint = "rows (.jsonl), or Splitwise's perf_model.csv"
+    tools = ", ".join(reader.tool for reader in READERS)
+    hint = f"rows (.jsonl), Splitwise's perf_model.csv, or what an engine measures of itself: {tools}"
     raise InputError("the file has no known format", file=str(path), hint=hint)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The results of a sweep's runs, below its folder."""
+    return sorted(path for path in folder.rglob("run=*.json") if path.is_file())
 
 
 def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
@@ -40,6 +56,10 @@ def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", 
     check_choice(form, FORMATS, "format")
     if form == "auto":
         form = detect(path)
+    if form in ENGINES:
+        files = _runs(path) if path.is_dir() else [path]
+        read = merge(ENGINES[form].read(read_text(each, "the source"), each) for each in files)
+        return replace(read, model=model, gpu=gpu, tensor_parallel=tensor_parallel, sources=read.sources[:1])
     if form == "rows":
         return read_rows(path)
     if form == "llmservingsim":

@@ -19,6 +19,7 @@ import typer
 from scenarios.cli.bench_plan import bench_plan
 from scenarios.cli.bound import bound
 from scenarios.cli.calibrate import check, fit, import_, tables
+from scenarios.cli.calibrate_own import ask
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
 from scenarios.cli.export import export
@@ -94,7 +95,7 @@ def _red(text: str) -> str:
 
 
 _GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
-    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check},
+    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check, "ask": ask},
     laws: {"policy": check_policy},
     trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
     new: new_verbs(),

@@ -26,7 +26,7 @@ Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, hel
 def import_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Folders or files of public profiles.")],
     format_: Annotated[
-        str, typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows.")
+        str, typer.Option("--format", metavar="F", help="A format; default: by what the file holds.")
     ] = "auto",
     model: Model = "",
     gpu: GpuName = "",
@@ -72,8 +72,14 @@ def fit(
 
     A log of steps is a CSV with a column ms and either tokens and context, which gives `cost: {kind: linear}`, or
     decode_seqs, decode_context, prefill_tokens and, where they are known, prefill_seqs, prefill_context, prefill_pairs.
+
+    What an engine measures of itself is known by its contents: JSON of vllm bench forward, vLLM's log with
+    --enable-logging-iteration-details, SGLang's forward-pass metrics, scrapes of vLLM's /metrics, results of vllm bench
+    serve or sweep. A few steps are enough: the rest stays as kernel tables say.
     """
     from calibration.document import write_document
+    from calibration.own_steps import scope_of
+    from scenarios.cli.calibrate_own import fit_own
     from simulator.errors import InputError
 
     if from_steps is not None:
@@ -82,6 +88,14 @@ def fit(
     if not sources:
         raise InputError("nothing to fit", hint="give files of rows, or --from-steps FILE")
     rows, rejected = _read(sources, "auto", model, gpu, tensor_parallel, quiet)
+    if scope_of(rows) is not None:
+        chosen, device = _model(model or rows.model), _gpu(rows.gpu)
+        name = name or f"{device.name}-{chosen.name}-measured"
+        own = fit_own(rows, model or rows.model, device.name, name)
+        _store("profile", own.document, out or Path(f"{name}.json"), write_document, overwrite=overwrite)
+        was, now = own.before["mape"], own.held_out["mape"]
+        typer.echo(f"held out: {now:.1f} % off on average, {was:.1f} % before it was measured", err=True)
+        return
     if len(rows.table("step")["us"]) and not len(rows.table("attention")["us"]):
         _fit_steps(sources[0], rows.model, rows.gpu, rows.tensor_parallel, name, out, overwrite, rows)
         return

@@ -3,7 +3,7 @@
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
-from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
+from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, variables_of, words_of
 from scenarios.servers.manifests import Deployed
 from simulator.hardware.models import HUGGING_FACE
 from simulator.policies import server_of
@@ -19,7 +19,8 @@ def deploy(scenario: Scenario, replicas: int = 1) -> str:
         return f"# {found}"
     options = [f"{OPTIONS_FILE}: {flow(found.options)}"] if found.options else []
     remarks = [*([f"on each of {replicas:,} replicas"] if replicas > 1 else []), *found.remarks, *options]
-    return f"{line(found.words)}  # {'; '.join(remarks)}" if remarks else line(found.words)
+    command = " ".join([*(f"{name}={value}" for name, value in found.variables.items()), line(found.words)])
+    return f"{command}  # {'; '.join(remarks)}" if remarks else command
 
 
 def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
@@ -54,4 +55,5 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         scenario.resolve_gpu().name,
         scenario.hardware.gpus,
         replicas,
+        variables_of(launch, values),
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from scenarios.assembly.fleet_parts import BuiltGroup
 
@@ -22,12 +25,30 @@ _SMALL = ("router", "lm_head", "top_k", "sampler", "shared_", "dense_")
 """Parts that no step consists of: what is said of them says little of it."""
 
 
+OWN = "own_steps"
+"""The key of a profile that `calibrate fit` made of what an engine measured of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """The sizes of log(measured / predicted) below which a step lies with each of the `levels`."""
+
+    levels: tuple[float, ...]
+    log_ratio: tuple[float, ...]
+
+    def factors(self, coverage: float, times: float) -> tuple[float, float]:
+        """Return the factors between which the real time lies with this probability, made so many times as wide."""
+        off = times * float(np.interp(coverage, self.levels, self.log_ratio))
+        return exp(-off), exp(off)
+
+
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """One of `BASES`, and which parts of a step it is by."""
+    """One of `BASES`, and which parts of a step it is by; of a user's own measured steps how far these are off."""
 
     name: str
     why: str
+    own: Off | None = None
 
 
 def basis_of(fleet: Sequence[BuiltGroup]) -> Basis | None:
@@ -53,6 +74,10 @@ def _of_group(built: BuiltGroup) -> Basis | None:
 
 
 def _of_profile(profile: Profile, parts: Iterable[PartSource]) -> Basis:
+    if (own := profile.document.get(OWN)) is not None:
+        error = profile.document["errors"]["step"]["random"]["mape"]
+        why = f"{own['rows']} steps by {profile.document['software']}, held out {error:.1f} % off ({profile.name})"
+        return Basis(MEASURED, why, Off(tuple(own["levels"]), tuple(own["log_ratio"])))
     named: dict[str, list[str]] = {}
     for part in parts:
         if part.how in _HOW and not part.name.startswith(_SMALL):

@@ -66,7 +66,11 @@ def step_factors(
     kernels, residuals = server_of(scenario.engine.policy).kernels, shipped_residuals()
     strata = (ROOFLINE,) if basis.name == ROOFLINE else strata_names(kernels, batch)
     bases = [basis.name, *([OUTSIDE] if is_outside else [])]
-    return {metric: residuals.factors(strata, metric, coverage, bases) for metric in METRICS}
+    found = {metric: residuals.factors(strata, metric, coverage, bases) for metric in METRICS}
+    if basis.own is not None:  # the front end and the client are not in it: TTFT stays as uncertain
+        times = residuals.wider[OUTSIDE] if is_outside else 1.0
+        found[TPOT] = found[E2E] = basis.own.factors(coverage, times)
+    return found
 
 
 def _in_closed_loop(summary: Mapping[str, Any], factors: Mapping[str, tuple[float, float]]) -> dict[str, Interval]:

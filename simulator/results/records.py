@@ -182,6 +182,16 @@ class CopyColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterColumns:
+    """One entry an admission of a request with an adapter, by request and time."""
+
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    at_s: Annotated[Floats, doc("when it entered the batch")]
+    loaded: Annotated[Ints, doc("1: its adapter was copied to the GPU for it, 0: it lay there")]
+    shut_out_s: Annotated[Floats, doc("of its wait, with all slots taken by other adapters")]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftColumns:
     """One entry a request, number of drafts and number of accepted ones: its verify steps with these."""
 
@@ -230,6 +240,7 @@ class Records(StoredColumns):
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     drafts: DraftColumns | None = None  # None: nothing is drafted
     copies: CopyColumns | None = None  # None: nothing is stored on a host
+    adapters: AdapterColumns | None = None  # None: no request has an adapter
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

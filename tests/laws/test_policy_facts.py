@@ -23,6 +23,7 @@ OTHER_NAMES = {
     "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
     "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
+    "scenarios/cli/calibrate_own.py": {"sglang", "vllm"},  # the engine that is asked to measure
     "scenarios/cli/export.py": {"vllm"},
     "scenarios/plan/experiment_files.py": {"vllm"},
     "scenarios/profiles.py": {"vllm"},

@@ -44,7 +44,7 @@ class Scored:
 
 
 def score(row: Row, waves: int = WAVES, cost: Mapping[str, Any] | None = None) -> Scored:
-    """Simulate a row. The means of TPOT and TTFT are compared, as `_mean_ms` takes them."""
+    """Simulate a row. The means of TPOT and TTFT are compared, as `mean_ms` takes them."""
     if row.contradiction:
         return Scored(row, contradiction=row.contradiction)
     scenario = scenario_of(row, waves)
@@ -62,8 +62,8 @@ def score(row: Row, waves: int = WAVES, cost: Mapping[str, Any] | None = None) -
     known = finished(records)
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
-    tpot_ms = _mean_ms(tpot_s(records), known, row)
-    ttft_ms = _mean_ms(ttft_s(records), known, row)
+    tpot_ms = mean_ms(tpot_s(records), known, row)
+    ttft_ms = mean_ms(ttft_s(records), known, row)
     steps = (0.9 if row.is_inferencex else 1.0) * row.osl - 1.0
     return Scored(
         row,
@@ -76,7 +76,7 @@ def score(row: Row, waves: int = WAVES, cost: Mapping[str, Any] | None = None) -
     )
 
 
-def _mean_ms(seconds: Any, known: Any, row: Row) -> float:
+def mean_ms(seconds: Any, known: Any, row: Row) -> float:
     """The mean of all requests as the client sends them: of each user so many, the first when all others come too."""
     first = known.copy()
     first[row.concurrency :] = False

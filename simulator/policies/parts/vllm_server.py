@@ -49,6 +49,15 @@ _RARE = (
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
     Flag("--dp-sync-interval", "engine.dp_sync_interval"),
     Flag("--watermark", "engine.watermark", default=0.0),
+    Flag("--disable-hybrid-kv-cache-manager", "engine.disable_hybrid_kv_cache_manager", means=True),
+    Flag("--no-disable-hybrid-kv-cache-manager", "engine.disable_hybrid_kv_cache_manager", means=False),
+    Flag("--prefix-match-unit", "engine.prefix_match_unit"),
+    Flag(
+        "--prefix-cache-retention-interval",
+        "engine.prefix_cache_retention_interval",
+        read=lambda text: "all" if text == "None" else int(text),
+        write=lambda value: "None" if value == "all" else str(value),
+    ),
     Flag("--scheduler-reserve-full-isl", "engine.reserve_full_isl", default=True, means=True),
     Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
     Flag("--max-num-queued-reqs", "engine.max_num_queued_reqs"),
@@ -63,6 +72,16 @@ _RARE = (
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
+
+VARIABLES = (
+    Flag(
+        "VLLM_PP_LAYER_PARTITION",
+        "hardware.pp_layer_partition",
+        read=lambda text: [int(layers) for layers in text.split(",")],
+        write=lambda layers: ",".join(map(str, layers)),
+    ),
+)
+"""Variables of the environment that say a key (vllm/envs.py)."""
 
 WITHOUT_EFFECT = {
     "how clients reach it": "host port grpc-port uds root-path api-key *allowed-* allow-credentials ssl-* "
@@ -109,8 +128,8 @@ NOT_MODELLED = {
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
     "prompts of tokens alone are modelled": "*mm-* limit-mm-per-prompt media-io-kwargs *multimodal* "
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
-    "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
-    "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
+    "states and windows are those of the model's config.json": "mamba-* *-ssm* disable-sliding-window swa-* "
+    "*replayssm* kv-sharing-fast-prefill",
     "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",
@@ -168,6 +187,7 @@ VLLM_SERVE = Launch(
     ),
     without_effect=WITHOUT_EFFECT,
     not_modelled=NOT_MODELLED,
+    variables=VARIABLES,
     container="vllm/vllm-openai:v{version}.0",
     version=NEWEST_VERSION,
     defaults=defaults,

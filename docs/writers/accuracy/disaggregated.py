@@ -1,0 +1,199 @@
+"""Disaggregated runs of real servers (prefill and decode on workers of their own) as scenarios, and their errors.
+
+A row says how many workers prefill and decode, and the parallel sizes of each. Three things that a fleet's groups which
+prefill or decode cannot do are written in another way. A decoding rank of attention data parallel is a replica of its
+own that holds its share of the experts, with as many active for a token: it computes as many pairs of token and expert
+as a rank does on average, and the exchange of tokens costs nothing. Ranks that prefill for decoders in tensor parallel
+are a worker in tensor parallel. Schedulers and kernels are vLLM's, steps are synchronous, and the host is that of the
+row's engine when it schedules asynchronously.
+"""
+
+import csv
+import gzip
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from docs.writers.accuracy.served import PAIRED, Row, scenario_of
+from docs.writers.accuracy.served_score import KIND, Scored, mean_ms
+from scenarios.runs.runner import run
+from scenarios.schema.loader import load
+from simulator.errors import InputError
+from simulator.metrics.latency import finished, tpot_s, ttft_s
+from simulator.policies import server_of
+
+WAVES = 2
+"""So many times the concurrency are the requests of a run."""
+PREFILLS, DECODES = "prefill", "decode"
+SIZES = ("num_workers", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Equal workers: GPUs in tensor parallel, ranks of attention data parallel, GPUs that the experts are spread over.
+
+    `count` is 0 where the row does not say it.
+    """
+
+    count: int
+    tensor_parallel: int
+    data_parallel: int
+    moe_expert: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a worker."""
+        return self.tensor_parallel * self.data_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A disaggregated run: what a row says of any run, and its two kinds of workers."""
+
+    row: Row
+    prefill: Workers
+    decode: Workers
+
+    @property
+    def contradiction(self) -> str:
+        """Why the row cannot be scored; '' where it can.
+
+        22 rows without a number of workers have a twin with one: the same time of day, TTFT and TPOT, to the last
+        digit. The twins' parallel sizes are others.
+        """
+        if not self.prefill.count or not self.decode.count:
+            return "no number of workers; where the same run is listed twice, the sizes beside it are wrong"
+        if self.row.drafts:
+            return "drafts (MTP), which the row does not say"
+        if not self.row.concurrency:
+            return "no number of users"
+        return ""
+
+
+def read_apart(folder: Path, engine: str) -> list[Apart]:
+    """The disaggregated runs of an engine, in the file's order."""
+    with gzip.open(folder / f"disagg_{engine}.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        held = list(csv.DictReader(file))
+    slowest: dict[tuple[str, ...], float] = {}
+    for row in held:
+        slowest[_setting(row)] = max(slowest.get(_setting(row), 0.0), float(row["silicon_tpot_ms"] or 0.0))
+    found = [_apart(engine, row) for row in held]
+    return [
+        replace(each, row=replace(each.row, drafts=each.row.tpot_ms < PAIRED * slowest[_setting(row)]))
+        for each, row in zip(found, held, strict=True)
+    ]
+
+
+def _setting(row: Mapping[str, str]) -> tuple[str, ...]:
+    names = [f"{of}_{size}" for of in (PREFILLS, DECODES) for size in SIZES]
+    return tuple(row[name] for name in ("image", "model_path", "system", "isl", "osl", "concurrency", *names))
+
+
+def _apart(engine: str, row: Mapping[str, str]) -> Apart:
+    def whole(name: str, missing: int = 1) -> int:
+        return max(missing, int(float(row[name] or missing)))
+
+    def workers(of: str) -> Workers:
+        sizes = whole(f"{of}_tp_size"), whole(f"{of}_attention_dp_size"), whole(f"{of}_moe_ep_size")
+        return Workers(whole(f"{of}_num_workers", 0), *sizes)
+
+    decode = workers(DECODES)
+    said = Row(
+        name=row["id"],
+        engine=engine,
+        version=row["backend_version"],
+        model=row["model_path"],
+        system=row["system"],
+        precision=row["precision"] or "bf16",
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+        concurrency=whole("concurrency", 0),
+        tensor_parallel=decode.gpus,
+        data_parallel=1,
+        moe_tensor=1,
+        moe_expert=decode.moe_expert,
+        ttft_ms=float(row["silicon_ttft_ms"] or math.nan),
+        tpot_ms=float(row["silicon_tpot_ms"] or math.nan),
+    )
+    return Apart(said, workers(PREFILLS), decode)
+
+
+def scenario_apart(apart: Apart, waves: int = WAVES) -> dict[str, Any] | None:
+    """The scenario of a row; None where its model cannot be said."""
+    row = apart.row
+    found = scenario_of(row, waves)
+    if found is None:
+        return None
+    memory, engine = found.pop("hardware"), found["engine"]
+    memory.pop("enable_expert_parallel", None)
+    experts = load(found | {"hardware": {"gpu": memory["gpu"]}}).resolve_model().experts
+    ranks = apart.decode.data_parallel
+    if experts and ranks > 1:
+        found["model"] = {**found["model"], "experts": max(1, experts // ranks)}
+    host = server_of(engine["policy"]).host(engine.get("version"), async_scheduling=True)
+    users = math.ceil(row.concurrency / apart.decode.count)
+    fleet = [
+        *_groups(PREFILLS, apart.prefill, memory, row.concurrency, experts > 0, ranks > 1),
+        *_groups(DECODES, apart.decode, memory, users, experts > 0, ranks > 1),
+    ]
+    del found["replicas"]
+    return {
+        **found,
+        "hardware": {"gpu": memory["gpu"]},
+        "host": {"step_s": host.step_s, "per_seq_s": host.per_seq_s},
+        "engine": {
+            "policy": "vllm",
+            "async_scheduling": False,
+            "max_num_batched_tokens": engine["max_num_batched_tokens"],
+            "enable_prefix_caching": False,
+        },
+        "fleet": fleet,
+        "router": "least_loaded",
+    }
+
+
+def _groups(
+    role: str, workers: Workers, memory: Mapping[str, Any], users: int, has_experts: bool, by_rank: bool
+) -> Iterator[dict[str, Any]]:
+    """The groups of equal workers of so many users each: one by one where a worker's GPUs hold whole experts."""
+    ranks = workers.data_parallel if by_rank else 1
+    group = {"role": role, "engine": {"max_num_seqs": max(1, math.ceil(users / ranks))}}
+    gpus = workers.gpus // ranks
+    hardware = {**memory, "tensor_parallel": gpus}
+    if has_experts and not by_rank and gpus > 1 and workers.moe_expert > 1:
+        hardware["enable_expert_parallel"] = True
+        for place in range(workers.count):
+            yield {"name": f"{role}-{place}", **group, "hardware": hardware}
+    else:
+        yield {"name": role, **group, "hardware": hardware, "replicas": ranks * workers.count}
+
+
+def score_apart(apart: Apart) -> Scored:
+    """Simulate a row, and compare the means of TPOT and TTFT."""
+    row = apart.row
+    if apart.contradiction:
+        return Scored(row, contradiction=apart.contradiction)
+    try:
+        scenario = scenario_apart(apart)
+        if scenario is None:
+            return Scored(row, refused=KIND)
+        records = run(scenario).records
+    except InputError as error:
+        return Scored(row, refused=error.message)
+    known = finished(records)
+    if not known[row.concurrency :].any():
+        return Scored(row, refused="no request was served")
+    tpot_ms, ttft_ms = mean_ms(tpot_s(records), known, row), mean_ms(ttft_s(records), known, row)
+    return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+
+
+def sizes_words(apart: Apart) -> str:
+    """ "1 x TP 4 + 5 x TP 8", or DP where attention is data parallel."""
+
+    def words(workers: Workers) -> str:
+        kind = f"DP {workers.data_parallel}" if workers.data_parallel > 1 else f"TP {workers.tensor_parallel}"
+        return f"{workers.count} x {kind}"
+
+    return f"{words(apart.prefill)} + {words(apart.decode)}"
