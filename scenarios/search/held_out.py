@@ -88,7 +88,11 @@ def _held(run: Result) -> Bounds:
 
 
 def _of_one(best: Result, baseline: Result, metric: str) -> Interval:
-    """The difference of one pair of runs, with its interval where the metric is a statistic of the requests."""
+    """The difference of one pair of runs, with its interval where the metric is a statistic of the requests.
+
+    A goodput is over the length of its run, which ends with one request. So the interval also holds the difference
+    over equal lengths: equal requests in time are no difference, whenever the last of them ended.
+    """
     ours, theirs = best.summary.get(metric), baseline.summary.get(metric)
     value = math.nan if ours is None or theirs is None else float(ours) - float(theirs)
     sides = [_samples(run, metric) for run in (best, baseline)]
@@ -102,9 +106,9 @@ def _of_one(best: Result, baseline: Result, metric: str) -> Interval:
     found = []
     for drawn in rng.integers(BATCHES, size=(RESAMPLES, BATCHES)):
         rows = np.concatenate([blocks[place] for place in drawn])
-        found.append(of_a(a[rows]) - of_b(b[rows]))
-    low, high = np.percentile(found, (2.5, 97.5)).tolist()
-    return Interval(value, min(low, value), max(high, value), len(a))
+        found.append((of_a(a[rows]) - of_b(b[rows]), of_b(a[rows]) - of_b(b[rows])))
+    ends = np.percentile(found, (2.5, 97.5), axis=0)
+    return Interval(value, min(float(ends[0].min()), value), max(float(ends[1].max()), value), len(a))
 
 
 def _samples(run: Result, metric: str) -> tuple[Floats, Callable[[Floats], float]] | None:

@@ -227,6 +227,16 @@ def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:
         assert f'"{key}": {value!r},' in text
 
 
+def test_another_end_of_the_run_is_no_difference_in_goodput() -> None:
+    idle = load(OVERLOAD | {"workload": workload(60, 0.5)})
+    own, other = run(idle), run(make_candidate(idle, {"engine.max_num_batched_tokens": 256}).scenario)
+    assert own.summary["slo_attainment"] == other.summary["slo_attainment"] == 1.0
+    assert own.summary["duration"] != other.summary["duration"]
+    found = held_out([other], [own], "request_goodput").difference
+    assert found.mean != 0.0
+    assert found.low <= 0.0 <= found.high
+
+
 def test_the_bound_holds_for_a_policy_that_turns_requests_away(base: Scenario) -> None:
     own = run(base)
     sheds = run(make_candidate(base, {"engine.max_num_queued_reqs": 8, "engine.max_num_batched_tokens": 4096}).scenario)
