@@ -170,11 +170,15 @@ class TransferColumns:
 
 @dataclass(frozen=True, slots=True)
 class CopyColumns:
-    """One entry a copy of KV between a replica's GPUs and its host, by replica and start."""
+    """One entry a copy of KV between a replica's GPUs and its host, or its host and a further tier.
+
+    By replica and start.
+    """
 
     row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
     replica: Annotated[Ints, doc("the number of the replica")]
-    stored: Annotated[Ints, doc("1: to the host, 0: from it")]
+    tier: Annotated[Ints, doc("0: between GPUs and host, 1, 2: between host and this further tier")]
+    stored: Annotated[Ints, doc("1: away from the GPUs, 0: towards them")]
     tokens: Annotated[Ints, doc("whose KV it is")]
     bytes: Annotated[Ints, doc("copied, over all GPUs")]
     start_s: Annotated[Floats, doc("the link begins with it")]
