@@ -42,10 +42,12 @@ class GroupPool:
         """Take blocks from the front of the queue, forgetting what they held."""
         if num_blocks > len(self._free):
             raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
-        blocks = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
+        first, references, keys = self._free.popitem, self.references, self._keys
+        blocks = [first(last=False)[0] for _ in range(num_blocks)]
         for block in blocks:
-            self.forget(block)
-            self.references[block] = 1
+            if block in keys:
+                self.forget(block)
+            references[block] = 1
         return blocks
 
     def use(self, blocks: Iterable[int]) -> None:
@@ -58,20 +60,22 @@ class GroupPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """Let one request fewer use these blocks; the first of those that come free is evicted first."""
-        unknown = []
+        unknown: list[int] = []
+        free, references, keys = self._free, self.references, self._keys
         for block in blocks:
             if block == NULL:
                 continue
-            self.references[block] -= 1
-            if self.references[block]:
+            references[block] -= 1
+            if references[block]:
                 continue
-            if block in self._keys:
-                self._free[block] = None
+            if block in keys:
+                free[block] = None
             else:
                 unknown.append(block)
+        to_front = free.move_to_end
         for block in reversed(unknown):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
+            free[block] = None
+            to_front(block, last=False)
 
     # Keys
 

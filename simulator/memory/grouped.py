@@ -139,8 +139,11 @@ class GroupedBlocks:
     def quiet_steps(self, computed: int, in_flight: int) -> int:
         """Decode steps of a request from now on up to the next, but not this one, that may change its tables."""
         least = 1 << 30
+        enters = self.keys is not None  # only then does it matter when a block is full
         for table in self.tables:
-            offsets = [computed, computed + 1, computed - in_flight, computed - in_flight - 1]
+            offsets = [computed]
+            if enters:
+                offsets += [computed + 1, computed - in_flight, computed - in_flight - 1]
             if table.cache.kind == "window":
                 offsets.append(computed - in_flight - table.cache.window + 1)
             elif table.cache.kind == "chunked":
@@ -149,7 +152,8 @@ class GroupedBlocks:
                 least = min(least, -(offset + 1) % table.size + 1)
             if table.cache.chunk:
                 least = min(least, -(computed - in_flight + 1) % table.cache.chunk + 1)
-            least = min(least, -(computed + 2) % self.unit + 1)
+            if enters:
+                least = min(least, -(computed + 2) % self.unit + 1)
         return least
 
     # Acting

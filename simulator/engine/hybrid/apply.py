@@ -16,6 +16,7 @@ from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
 _ALL_TOKENS = 1 << 40  # reserved for each request, so that the batch counts no blocks
+_MOST_OF_TOKEN = 3  # blocks that a token takes in a group at most: its own, a copy, a state that is saved on the way
 
 
 class GroupPlans:
@@ -26,6 +27,7 @@ class GroupPlans:
         self._viewer = viewer
         self.blocks = blocks
         self.in_flight: dict[RequestState, int] = {}
+        self.most_of_decode = _MOST_OF_TOKEN * len(blocks.tables)
         self._victims: list[Preemption] = []
         self._in_flight = int(state.traits.async_scheduling)  # tokens of a request that decodes step after step
 
@@ -122,7 +124,8 @@ class GroupPlans:
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
         blocks.drop(live.row, self.processed(live))
         asked = self.asked(live, live.num_computed_tokens, tokens)
-        while blocks.needed(asked) > blocks.num_free:
+        is_sure = tokens == 1 and blocks.num_free >= self.most_of_decode
+        while not is_sure and blocks.needed(asked) > blocks.num_free:
             self._preempt(now_s)
             if live not in state.running:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")
@@ -214,22 +217,47 @@ class GroupsView:
 
 
 class RunningTrial:
-    """A `simulator.plan.GroupsTrial`."""
+    """A `simulator.plan.GroupsTrial`.
 
-    __slots__ = ("_plans", "_trial")
+    As long as there are blocks for all that the requests could take at most, nobody counts what they take.
+    """
+
+    __slots__ = ("_plans", "_spare", "_trial", "_uncounted")
 
     def __init__(self, plans: GroupPlans) -> None:
         self._plans = plans
-        self._trial = Trial(plans.blocks)
+        self._trial: Trial | None = None
+        self._spare = plans.blocks.num_free
+        self._uncounted: list[tuple[RequestState, int]] = []
 
     def take(self, request: RequestView, num_tokens: int) -> bool:
         """See `GroupsTrial.take`."""
+        plans = self._plans
         assert isinstance(request, RequestState)
-        if request.is_decoding and self._plans.quiet_steps(request) > 0:
+        if request.is_decoding and plans.quiet_steps(request) > 0:
             return True
-        asked = self._plans.asked(request, request.num_computed_tokens, num_tokens)
-        return self._trial.take(asked, self._plans.processed(request))
+        if self._trial is None:
+            most = plans.most_of_decode
+            if num_tokens > 1:  # what it drops may make room for a state that is saved on the way
+                most += plans.blocks.needed(plans.asked(request, request.num_computed_tokens, num_tokens))
+            if most <= self._spare:
+                self._spare -= most
+                self._uncounted.append((request, num_tokens))
+                return True
+        return self._take(self._counted(), request, num_tokens)
 
     def leave(self, request: RequestView) -> None:
         """See `GroupsTrial.leave`."""
-        self._trial.leave(request.row)
+        self._counted().leave(request.row)
+
+    def _counted(self) -> Trial:
+        """The exact count, with what was taken so far."""
+        if self._trial is None:
+            self._trial = Trial(self._plans.blocks)
+            for request, num_tokens in self._uncounted:
+                self._take(self._trial, request, num_tokens)
+        return self._trial
+
+    def _take(self, trial: Trial, request: RequestState, num_tokens: int) -> bool:
+        asked = self._plans.asked(request, request.num_computed_tokens, num_tokens)
+        return trial.take(asked, self._plans.processed(request))
