@@ -128,3 +128,42 @@ class GroupPool:
         assert sorted(self._free) == [b for b in range(1, self.num_blocks + 1) if not owned[b]], "free queue differs"
         cached = {(b, group, key) for group, of in enumerate(self._cached) for key, same in of.items() for b in same}
         assert cached == {(b, *entry) for b, keys in self._keys.items() for entry in keys}, "cache differs from keys"
+
+
+class PlainPool(GroupPool):
+    """A pool without a prefix cache: which of its free blocks is taken next does not matter, and none is shared."""
+
+    def __init__(self, num_blocks: int, groups: int) -> None:
+        super().__init__(num_blocks, groups)
+        self._free.clear()
+        self._left = list(range(num_blocks, 0, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._left)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """See `GroupPool.take`."""
+        left = len(self._left) - num_blocks
+        if left < 0:
+            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._left)} are free")
+        blocks = self._left[left:]
+        del self._left[left:]
+        references = self.references
+        for block in blocks:
+            references[block] = 1
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """See `GroupPool.release`."""
+        held = [block for block in blocks if block != NULL]
+        references = self.references
+        for block in held:
+            references[block] = 0
+        self._left += held
+
+    def check(self, tables: Iterable[Iterable[int]]) -> None:
+        """See `GroupPool.check`."""
+        self._free = OrderedDict.fromkeys(self._left)
+        super().check(tables)
+        self._free.clear()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
-from simulator.memory.group_pool import NULL, GroupPool
+from simulator.memory.group_pool import NULL, GroupPool, PlainPool
 from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, WindowTables
 from simulator.memory.request_keys import RequestKeys
 from simulator.memory.state_tables import StateTables
@@ -53,7 +53,7 @@ class GroupedBlocks:
         )
         self.unit = hash_size if self.has_tails else plan.scheduler_block_size
         self.num_blocks = num_blocks
-        self.pool = GroupPool(num_blocks, len(groups))
+        self.pool = (GroupPool if caches else PlainPool)(num_blocks, len(groups))
         self.retention = retention
         rules = GroupRules(hash_size, self.unit, retention)
         self.tables: list[GroupTables] = []
