@@ -4,7 +4,8 @@ The worst requests of the goal are followed through the run. In the queue, the c
 full KV cache (`memory`), or the resource of the steps that they wait for. In service, it is the resource of their
 steps: `compute`, `bandwidth`, `link` or `host`, by the terms of the roofline of model and GPU (of a linear cost: tokens
 compute, context is bandwidth, the rest is the host), summed over the stages of a pipeline, whose transfers are `link`
-as far as a step lasts longer than its slowest stage. Time between steps, as before a batch that is not yet due, is
+as far as a step lasts longer than its slowest stage. Time in the queue in which KV is loaded for them is `link` too,
+whatever the steps do meanwhile. Time between steps, as before a batch that is not yet due, is
 `queueing` too; time in which a preempted request waits is `memory`.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from scenarios.assembly.groups import groups_of
 from scenarios.assembly.replica_parts import build
+from scenarios.diagnosis.loads import load_waits
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
 from scenarios.schema.cost.linear import LinearCostConfig
@@ -82,9 +84,19 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
     if whole <= 0:
         return Shares({})
     memory = min(back_s / whole, 1.0)  # of the time in service, that in which preempted requests waited
-    found = {cause: value / whole * (1 - memory) for cause, value in total.items()}
+    link = _loading_s(records, worst) / whole if in_queue else 0.0
+    link = min(link, 1.0 - memory)
+    found = {cause: value / whole * (1 - memory - link) for cause, value in total.items()}
     found["memory"] += memory
+    found["link"] += link
     return Shares(found)
+
+
+def _loading_s(records: Records, rows: Ints) -> float:
+    """Return the seconds that these requests waited in the queue for KV from the host or a further tier."""
+    requests = records.requests
+    waits = load_waits(records, rows, requests.arrival_s[rows], requests.scheduled_s[rows])
+    return float(waits.max(axis=0).sum())
 
 
 _FIRST, _NEXT = ("scheduled_s", "first_token_s"), ("first_token_s", "last_token_s")

@@ -37,8 +37,6 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
     values |= launch.written(built, values) if launch.written is not None else {}
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
-    if (tier := scenario.hardware.kv_offload) is not None:
-        remarks = [f"with --kv-offloading-size {tier.host_gib:g}", *remarks]
     if model == UNKNOWN_MODEL:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]

@@ -107,6 +107,8 @@ class Replica:
         if self.completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if state.adapters is not None:
+            state.adapters.arrived(live)
         if state.companion is not None:
             state.companion.arrived(request, live)
         if self.changed is not None:

@@ -83,7 +83,8 @@ class ReplicaState:
         self.prefilling: dict[RequestState, None] = {}
         self.paused: tuple[RequestState, ...] = ()
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
-        self.adapters = None if self.traits.max_loras is None else Adapters(self.traits.max_loras)
+        max_loras = self.traits.max_loras
+        self.adapters = None if max_loras is None else Adapters(max_loras, clock, records.adapters)
         counts_more = self.adapters is not None or self.traits.encodes_images
         self.count_more = self._counted if counts_more else None
         self.num_swapped = 0
@@ -160,6 +161,7 @@ class ReplicaState:
         del self.running[live]
         if self.adapters is not None:
             self.adapters.left(live)
+            self.adapters.waits(live, now_s)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
