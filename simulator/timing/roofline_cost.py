@@ -205,9 +205,14 @@ class Roofline:
     ) -> dict[str, Floats]:
         """Seconds of steps by what they wait for: `compute`, `bandwidth`, `link` and `host`, an entry a step each.
 
-        The terms of `step_s`, each under the slower of its two resources; they add up to it.
+        The terms of `step_s`, each under the slower of its two resources; they add up to it. In layers with a window a
+        request sees that much at most, if the contexts of a step are about equal.
         """
         model = self.model
+        if windowed := model.windowed_layers / model.attention_layers:
+            far, near = 1.0 - windowed, windowed * model.sliding_window
+            decode_context = far * decode_context + np.minimum(windowed * decode_context, near * rows)
+            pairs = far * pairs + np.minimum(windowed * pairs, near * prefill_tokens)
         latency_s, link_token_s = self._all_reduce()
         found = {name: np.zeros(len(tokens)) for name in ("compute", "bandwidth")}
         found["link"] = latency_s + link_token_s * tokens
