@@ -31,15 +31,8 @@ from simulator.queues.in_turn import InTurn
 from simulator.queues.ranked import Ranked
 from simulator.request import ArrivingRequest, Request, RequestView
 from simulator.request_state import (
-    DECODING,
-    LEAVING,
-    PREFILLING,
-    SWAPPED,
-    WAITING,
-    RequestState,
-    RequestStatus,
-    ScheduledChunk,
-)
+    DECODING, LEAVING, PREFILLING, SWAPPED, WAITING, RequestState, RequestStatus, ScheduledChunk,
+)  # fmt: skip
 from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
 

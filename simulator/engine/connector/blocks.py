@@ -44,7 +44,7 @@ class ConnectedBlocks(PrefixCache):
 
 
 class ConnectedGroups(GroupedBlocks):
-    """`GroupedBlocks` for a connector, as `ConnectedBlocks` are. A step waits for copies of the blocks that it takes."""
+    """`GroupedBlocks` for a connector, as `ConnectedBlocks` are. A step waits for copies of blocks that it takes."""
 
     keeps_order = True
 
