@@ -195,14 +195,6 @@ class ReplicaState:
         elif self.cache is not None and self.enters_late:
             self.cache.enter(self.requests[live.row], full_blocks)
 
-    def enter_filled(self, live: RequestState, full_blocks: int) -> None:
-        """Enter the full blocks of a request that stays in the batch."""
-        assert self.cache is not None
-        if self.fills is None:
-            self.cache.enter(self.requests[live.row], full_blocks)
-        else:
-            self.fills.enter(live, full_blocks)
-
     def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""
         if self.unseen is None or not self.unseen.drop(live):
