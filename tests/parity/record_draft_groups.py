@@ -19,7 +19,7 @@ MOST_SCHEDULED = 160  # entries of `scheduled` in all steps of a case: larger on
 def draw(seed: int) -> dict[str, Any]:
     """A case of drafts with a window beside its full layer, and about as many blocks as start-up asks for."""
     rng = random.Random(f"draft groups {seed}")
-    case: dict[str, Any] = import_module("spec_decode_gen").case(KINDS[seed % len(KINDS)], seed)
+    case: dict[str, Any] = module("spec_decode_gen").case(KINDS[seed % len(KINDS)], seed)
     config = case["config"]
     size, longest, budget = config["block_size"], config["max_model_len"], config["max_num_batched_tokens"]
     if case["spec"]:
@@ -36,13 +36,17 @@ def draw(seed: int) -> dict[str, Any]:
     return case
 
 
+def module(name: str) -> Any:
+    """A module that only the harness's Python has."""
+    return import_module(name)
+
+
 class Harness:
     """The harness of drafts with a scheduler of several KV groups."""
 
     def __init__(self) -> None:
-        self.drive: Any = import_module("spec_decode")
-        self.specs: Any = import_module("vllm.v1.kv_cache_interface")
-        self.half = import_module("torch").float16
+        self.drive, self.specs = module("spec_decode"), module("vllm.v1.kv_cache_interface")
+        self.half = module("torch").float16
         self.make_config, self.complete = self.drive.KVCacheConfig, self.drive.base.complete_config
         self.config: dict[str, Any] = {}
         self.drive.KVCacheConfig = self.groups
