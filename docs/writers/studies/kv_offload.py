@@ -121,15 +121,15 @@ def _panels(none: Mapping[str, float]) -> list[Panel]:
 
 STUDY = Study(
     name="kv-offload",
-    setup="Llama-3.1-8B, one H100 a replica, four replicas, step times by roofline, vLLM 0.33 with a prefix cache behind"
-    " prefix affinity; the first 600 requests of Mooncake's conversation trace at their own rate of 3.4 per second, with"
-    " a jitter of three seconds. A token's KV takes 128 KiB. Memory and link are those of a replica.",
+    setup="Llama-3.1-8B, one H100 a replica, four replicas, step times by roofline, vLLM 0.33 with a prefix cache"
+    " behind prefix affinity; the first 600 requests of Mooncake's conversation trace at their own rate of 3.4 per"
+    " second, with a jitter of three seconds. A token's KV takes 128 KiB. Memory and link are those of a replica.",
     alt="Mean time to first token by bandwidth of the link and by host memory, and prompt tokens found by host memory",
     answer=(
         "**Take host memory if its link gives well over {least_gb_s:.1f} GB/s, as PCIe does.** Without it the GPUs find"
         " {none_gpu:.1f} % of the prompt tokens, and the mean TTFT is {none_ttft:.0f} ms. With 256 GiB behind a link of"
-        " 50 GB/s, {host256_host:.1f} % are found on the hosts, the mean TTFT is {host256_ttft:.0f} ms ({gain:.2f} times"
-        " as short), and the GPUs are busy for {host256_busy:.0f} % of the time instead of {none_busy:.0f} %. A cache"
+        " 50 GB/s, {host256_host:.1f} % are found on the hosts, the mean TTFT is {host256_ttft:.0f} ms ({gain:.2f}"
+        " times as short), and the GPUs are busy for {host256_busy:.0f} % of the time instead of {none_busy:.0f} %. A cache"
         " that forgets nothing would find {ideal:.1f} %: most prompts of these minutes are new, and no memory helps"
         " them.",
         "**The link binds where loading takes as long as computing.** A prompt of 8,192 tokens takes as long to load as"
