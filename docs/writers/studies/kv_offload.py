@@ -130,8 +130,8 @@ STUDY = Study(
         " {none_gpu:.1f} % of the prompt tokens, and the mean TTFT is {none_ttft:.0f} ms. With 256 GiB behind a link of"
         " 50 GB/s, {host256_host:.1f} % are found on the hosts, the mean TTFT is {host256_ttft:.0f} ms ({gain:.2f}"
         " times as short), and the GPUs are busy for {host256_busy:.0f} % of the time and not {none_busy:.0f} %. A"
-        " cache that forgets nothing would find {ideal:.1f} %: most prompts of these minutes are new, and no memory helps"
-        " them.",
+        " cache that forgets nothing would find {ideal:.1f} %: most prompts of these minutes are new, and no memory"
+        " helps them.",
         "**The link binds where loading takes as long as computing.** A prompt of 8,192 tokens takes as long to load as"
         " to compute at {least_gb_s:.1f} GB/s, on this model and GPU. At 4 GB/s the mean TTFT is {link4_ttft:.0f} ms,"
         " at 2 GB/s {link2_ttft:.0f} ms and at 1 GB/s {link1_ttft:.0f} ms, with the links busy loading for"
