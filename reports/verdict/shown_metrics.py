@@ -88,6 +88,19 @@ BLOCKS: tuple[Block, ...] = (
         *("lora_hit_rate", "lora_shut_out_rate", "mean_lora_shut_out_ms", "p99_lora_shut_out_ms"),
         where="lora_loads",
     ),
+    _block(
+        "KV on the host",
+        *("kv_offload_hit_rate", "kv_offload_load_gib", "kv_offload_store_gib", "kv_offload_load_busy"),
+        where="kv_offload_store_gib",
+    ),
+    *(
+        _block(
+            f"KV in the {nth} further tier",
+            *(f"kv_tier_{tier}_{what}" for what in ("hit_rate", "load_gib", "store_gib", "load_busy")),
+            where=f"kv_tier_{tier}_store_gib",
+        )
+        for tier, nth in ((1, "first"), (2, "second"))
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}
