@@ -79,7 +79,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     speculation = build_speculation(scenario)
     pipeline = build_pipeline(scenario, cost)
     connector = build_offloading(scenario, kv)
-    if connector is not None:
+    if connector is not None and groups is None:
         make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     if drafter is not None:

@@ -73,6 +73,8 @@ class Replica:
         self._ask: Callable[[View], object] = parts.policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._in_order = in_order(state, self._viewer)
+        if type(self) is Replica:
+            state.fill_late()
         self._view = self._viewer.view
         self._execute_step = parts.executor.execute
         self._decode_run_s = traits.decode_run_s if parts.fast_forward else None
@@ -396,4 +398,6 @@ class Replica:
         if not tokens_left:
             return True
         state.batch.join(live, tokens_left)
+        if state.fills is not None:
+            state.fills.joined(live)
         return False

@@ -127,7 +127,7 @@ class Fleet:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
         if group.has_kv_groups:
-            others = group.speculation, group.pipeline, group.connector
+            others = group.speculation, group.pipeline
             if group.role != "both" or any(part is not None for part in others):
                 what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")

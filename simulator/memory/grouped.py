@@ -129,12 +129,12 @@ class GroupedBlocks:
         """Free blocks that a chunk takes; `whole`: the test whether all of a request fits."""
         tables = self.tables
         if hit is None:
-            return sum([table.needed(asked) for table in tables])
+            return sum([table.needed(asked, whole=whole) for table in tables])
         return sum([t.needed(asked, own, whole=whole) for t, own in zip(tables, hit.blocks, strict=True)])
 
-    def asked(self, row: int, computed: int, end: int, prefill_end: int) -> Reach:
+    def asked(self, row: int, computed: int, end: int, prefill_end: int, loaded: int = 0) -> Reach:
         """A chunk, as the groups are asked for it."""
-        return Reach(row, computed, end, prefill_end if self.retention == 0 else 0)
+        return Reach(row, computed, end, prefill_end if self.retention == 0 else 0, loaded)
 
     def quiet_steps(self, computed: int, in_flight: int) -> int:
         """Decode steps of a request from now on up to the next, but not this one, that may change its tables."""
@@ -153,6 +153,13 @@ class GroupedBlocks:
         return least
 
     # Acting
+
+    def refusal(self, tokens: int) -> str | None:
+        """The reason why a request of so many tokens could never be served."""
+        needed = self.blocks_at(tokens)
+        if needed <= self.num_blocks:
+            return None
+        return f"{tokens} tokens may need {needed} KV blocks of all groups; there are {self.num_blocks}"
 
     def start_plan(self) -> None:
         """A step is planned: what entered in the step before can be hit."""
@@ -173,22 +180,32 @@ class GroupedBlocks:
             table.drop(row, processed)
 
     def admit(self, asked: Reach, hit: Hit) -> None:
-        """Begin the tables of a request with what it found; `take` follows."""
+        """Begin the tables of a request with what it found, and blocks for what is loaded; `take` follows.
+
+        All groups hold what they found before one takes blocks.
+        """
         self.junctions[asked.row] = hit.junction
         for table in self.tables:
             table.reserve(asked)
-        if self.keys is not None:
+        if self.keys is not None or asked.loaded:
             for table, own in zip(self.tables, hit.blocks, strict=True):
-                table.begin(asked.row, own, hit.tokens)
+                table.begin(asked.row, own, hit.tokens, asked.loaded)
+        if asked.loaded:
+            for table in self.tables:
+                table.load(asked.row, asked.computed)
 
     def take(self, request: Request, asked: Reach, known: int, *, admitted: bool = False) -> None:
         """Take the blocks of a chunk, and let others find what of them is full: `known` tokens have a content."""
+        self.extend(asked, admitted=admitted)
+        self.enter(request, min(asked.end, known), known)
+
+    def extend(self, asked: Reach, *, admitted: bool = False) -> None:
+        """Take the blocks of a chunk."""
         if not admitted:
             for table in self.tables:
                 table.reserve(asked)
         for table in self.tables:
             table.extend(asked)
-        self.enter(request, min(asked.end, known), known)
 
     def enter(self, request: Request, tokens: int, known: int) -> None:
         """Let others find what is full of a request's first `tokens` tokens, of which `known` have a content."""

@@ -33,6 +33,7 @@ class Left(NamedTuple):
     runs: bool
     settled: bool
     passed: tuple[RequestView, ...] = ()
+    fenced: tuple[RequestView, ...] = ()  # lacked blocks, which its victim could not free yet
 
 
 def drafted_step(view: View, limits: VllmLimits, drafting: Drafting, before: object, *, held: bool = False) -> StepPlan:
@@ -62,13 +63,15 @@ def schedule_running(
     free = view.num_free_blocks
     threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
     by_priority = limits.order == "priority"
+    trial = None if view.groups is None else view.groups.trial()
     running = cast("list[DraftingView]", list(view.running))
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
     preempted: list[Preemption] = []
     victims: list[RequestView] = []
     skipped: set[RequestView] = set()
     index = freed = 0
-    pads, fenced = True, False  # fenced: the next victim's blocks cannot be freed yet
+    pads = True
+    fenced: tuple[RequestView, ...] = ()
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
@@ -94,22 +97,27 @@ def schedule_running(
             skipped.add(request)
             index += 1
             continue
-        reach = computed + tokens + lookahead
-        needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
-        if needed < 0:
-            needed = 0
+        needed = 0
+        if trial is None:
+            reach = computed + tokens + lookahead
+            needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
+            if needed < 0:
+                needed = 0
         victim = None
-        while needed > free and victim is not request:
+        while victim is not request and (needed > free if trial is None else not trial.take(request, tokens)):
             victim = max(running, key=rank) if by_priority else running[-1]
             if connector is not None and connector.is_fenced(victim):
-                fenced = True
+                fenced = (request,)
                 break
             place = running.index(victim)
             del running[place]
             index -= place < index
             victims.append(victim)
-            freed, before = view.blocks_freed(victims), freed
-            free += freed - before
+            if trial is None:
+                freed, before = view.blocks_freed(victims), freed
+                free += freed - before
+            else:
+                trial.leave(victim)
             if victim in scheduled:
                 returned, taken = scheduled.pop(victim)
                 tokens_left += returned
@@ -133,7 +141,12 @@ def schedule_running(
     chunks = [chunk_of(request, tokens) for request, (tokens, _) in scheduled.items()]
     settled = settled and not preempted and len(chunks) == len(running)
     passed = tuple([victim for victim in victims if victim in skipped]) if skipped else ()
-    return chunks, tuple(preempted), passed, Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
+    return (
+        chunks,
+        tuple(preempted),
+        passed,
+        Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled, fenced=fenced),
+    )
 
 
 def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
