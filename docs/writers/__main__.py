@@ -10,6 +10,7 @@ from docs.writers import (
     findings,
     gallery,
     json_schema,
+    measured_kernels,
     reference,
     run_folder,
     studies,
@@ -52,6 +53,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
+    "kernels": _text(measured_kernels.text, measured_kernels.FILE),
     "served": _text(served_page.page, DOCS / "served.md"),
     "accuracy": lambda: accuracy.write(DOCS),
 }

@@ -185,7 +185,10 @@ def score_apart(apart: Apart) -> Scored:
     known = finished(records)
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
-    tpot_ms, ttft_ms = mean_ms(tpot_s(records), known, row), mean_ms(ttft_s(records), known, row)
+    tpot_ms, ttft_ms = (
+        mean_ms(tpot_s(records), known, row.concurrency),
+        mean_ms(ttft_s(records), known, row.concurrency),
+    )
     return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
 
 
