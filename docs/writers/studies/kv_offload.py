@@ -127,24 +127,24 @@ STUDY = Study(
     " seconds. A token's KV takes 128 KiB. Memory is that of the server, and each GPU has a link of its own.",
     alt="Mean time to first token by bandwidth of the link and by host memory, and prompt tokens found by host memory",
     answer=(
-        "**Take host memory if its link gives well over {least_gb_s:.1f} GB/s a GPU, as PCIe does, and if prompts come"
-        " again.** Without it the GPUs find {none_gpu:.1f} % of the prompt tokens, and the mean TTFT is {none_ttft:.0f}"
-        " ms. With 1,024 GiB behind links of 50 GB/s, {host1024_host:.1f} % more are found on the host, and the mean"
+        "**Take host memory where prompts come again: the link of any PCIe server is fast enough.** Without it"
+        " the GPUs find {none_gpu:.1f} % of the prompt tokens, and the mean TTFT is {none_ttft:.0f} ms. With"
+        " 1,024 GiB behind links of 50 GB/s, {host1024_host:.1f} % more are found on the host, and the mean"
         " TTFT is {host1024_ttft:.0f} ms, {gain:.2f} times as short. A cache that forgets nothing would find"
         " {ideal:.1f} %: most prompts of these two minutes are new, and no memory helps them.",
-        "**The link binds where loading takes as long as computing.** A prompt of 8,192 tokens takes as long to load as"
-        " to compute at {least_gb_s:.1f} GB/s a GPU, on this model. At 4 GB/s the mean TTFT is {link4_ttft:.0f} ms, at"
-        " 2 GB/s {link2_ttft:.0f} ms and at 1 GB/s {link1_ttft:.0f} ms, with the links busy loading for"
-        " {link1_link:.0f} % of the time. At 50 GB/s, which is PCIe 5.0, they are for {link50_link:.1f} %: a faster"
-        " link gains nothing.",
+        "**A slow link binds, but later than one load alone says.** A prompt of 8,192 tokens takes as long to load as"
+        " to compute at {least_gb_s:.1f} GB/s a GPU, on this model. At 4 GB/s the mean TTFT is {link4_ttft:.0f} ms, and"
+        " even at 2 GB/s it is {link2_ttft:.0f} ms: a load leaves the GPUs to others. At 1 GB/s it is {link1_ttft:.0f}"
+        " ms, more than by computing again, though the links load for {link1_link:.0f} % of the time only. At 50 GB/s,"
+        " which is PCIe 5.0, they do for {link50_link:.1f} %: a faster link gains nothing.",
         "**The host must be much larger than the GPUs' own cache, or have a disk below it.** It holds what the GPUs"
         " hold too. With 256 GiB {host256_host:.1f} % of the prompt tokens are found on the host, with 512 GiB"
         " {host512_host:.1f} %, with 1,024 GiB {host1024_host:.1f} %. 256 GiB and a disk of 5 GB/s without a bound find"
         " {disk_host:.1f} %, of which {disk_disk:.1f} % come from the disk, with a mean TTFT of {disk_ttft:.0f} ms.",
         "**Beside public measurements.** vLLM reports 2 to 22 times less TTFT on a hit in host memory on H100, by the"
-        " prompt's length (blog.vllm.ai, 2026-01-08). A hit alone on one GPU here: {alone_1000:.1f} times with 1,000 tokens,"
-        " {alone_8000:.0f} with 8,000, {alone_32000:.0f} with 32,000. In a small test of vLLM's pull request 27743"
-        " a hit in host memory took 43 ms instead of 146 ms, and 109 ms before blocks of all layers lay together:"
+        " prompt's length (blog.vllm.ai, 2026-01-08). A hit alone on one GPU here: {alone_1000:.1f} times with 1,000"
+        " tokens, {alone_8000:.0f} with 8,000, {alone_32000:.0f} with 32,000. In a small test of vLLM's pull request"
+        " 27743 a hit in host memory took 43 ms instead of 146 ms, and 109 ms before blocks of all layers lay together:"
         " copies of small pieces do not reach the link's bandwidth, which is taken for granted here.",
     ),
     limits="copies reach the bandwidth that is given, whatever their size, and take nothing from the GPU's own memory"
