@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from docs.writers import (
+    bounds,
     commands,
     definitions,
     findings,
@@ -50,6 +51,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "schema": _text(json_schema.text, json_schema.FILE),
     "systems": _text(systems.page, DOCS / "systems.md"),
     "traces": lambda: trace_formats.write(DOCS / "traces.md"),
+    "bounds": lambda: bounds.write(DOCS / "bound.md"),
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
