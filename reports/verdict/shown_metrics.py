@@ -101,6 +101,11 @@ BLOCKS: tuple[Block, ...] = (
         )
         for tier, nth in ((1, "first"), (2, "second"))
     ),
+    _block(
+        "Regret of the router",
+        *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
+        where="overlap_missed",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

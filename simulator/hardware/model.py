@@ -146,6 +146,21 @@ class Model:
         return self.linear_layers > 0 or any(letter in self.layer_types for letter in STATES)
 
     @property
+    def state_layers(self) -> int:
+        """Layers that keep a state of fixed size."""
+        return sum([count for letter, count in counts(self).items() if letter in STATES])
+
+    @property
+    def sublayers(self) -> int:
+        """Mixers and feed-forwards of all layers; each has a norm, and under tensor parallelism an all-reduce."""
+        return self.layers if self._feeds_apart else 2 * self.layers
+
+    @property
+    def dense_share(self) -> float:
+        """The part of the layers with a feed-forward that is not made of experts."""
+        return counts(self)[DENSE] / self.layers if self._feeds_apart else 1.0 - self.moe_layers / self.layers
+
+    @property
     def value_head_dim(self) -> int:
         """Width of a value head of linear attention."""
         return self.linear_value_head_dim or self.linear_head_dim
@@ -249,8 +264,12 @@ class Model:
         plain = self._mlp(self.dense_intermediate or self.intermediate, ranks)
         routed = (experts + self.shared_experts) * self._mlp(self.intermediate, ranks)
         total = mixers + self.moe_layers * (self.hidden * self.experts + routed) + dense * plain
-        norms = self.layers if self._feeds_apart else 2 * self.layers
-        return total + (norms + 1) * norm + embeddings * self.table_parameters(ranks) + self.positions * self.hidden
+        return (
+            total
+            + (self.sublayers + 1) * norm
+            + embeddings * self.table_parameters(ranks)
+            + self.positions * self.hidden
+        )
 
     def _linear_attention(self, letter: str, ranks: int) -> int:
         """Parameters of a layer with a state: projections, convolution, and what scales the state.
