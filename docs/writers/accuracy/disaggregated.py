@@ -172,13 +172,18 @@ def _groups(
 
 def score_apart(apart: Apart) -> Scored:
     """Simulate a row, and compare the means of TPOT and TTFT."""
-    row = apart.row
     if apart.contradiction:
-        return Scored(row, contradiction=apart.contradiction)
+        return Scored(apart.row, contradiction=apart.contradiction)
     try:
         scenario = scenario_apart(apart)
-        if scenario is None:
-            return Scored(row, refused=KIND)
+    except InputError as error:
+        return Scored(apart.row, refused=error.message)
+    return Scored(apart.row, refused=KIND) if scenario is None else compared(apart.row, scenario)
+
+
+def compared(row: Row, scenario: Mapping[str, Any]) -> Scored:
+    """Run a scenario of a row, and compare the means of TPOT and TTFT."""
+    try:
         records = run(scenario).records
     except InputError as error:
         return Scored(row, refused=error.message)
@@ -186,7 +191,7 @@ def score_apart(apart: Apart) -> Scored:
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
     tpot_ms, ttft_ms = mean_ms(tpot_s(records), known, row), mean_ms(ttft_s(records), known, row)
-    return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+    return Scored(row, tpot_ms / row.tpot_ms - 1.0, (ttft_ms + row.late_steps * tpot_ms) / row.ttft_ms - 1.0)
 
 
 def sizes_words(apart: Apart) -> str:
