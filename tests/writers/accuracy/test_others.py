@@ -4,6 +4,7 @@ import csv
 import gzip
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,12 @@ def rows(tmp_path: Path, *changes: dict[str, object]) -> list[Apart]:
     """Rows of a file of disaggregated runs: the plain one, changed."""
     made = []
     for change in changes:
-        workers = {**ONE, **TWO, **{name: change[name] for name in ("prefill", "decode") if name in change}}
-        row = {**PLAIN, **{name: value for name, value in change.items() if name in PLAIN}}
+        workers: dict[str, Any] = {
+            **ONE,
+            **TWO,
+            **{name: change[name] for name in ("prefill", "decode") if name in change},
+        }
+        row: dict[str, Any] = {**PLAIN, **{name: value for name, value in change.items() if name in PLAIN}}
         for role, values in workers.items():
             assert isinstance(values, tuple)
             row |= {f"{role}_{size}": str(value) for size, value in zip(SIZES, values, strict=True)}
@@ -85,7 +90,7 @@ def test_workers_become_the_groups_of_a_fleet(tmp_path: Path) -> None:
         load(_scenario(each))
 
 
-def _scenario(apart: Apart) -> dict[str, object] | dict[str, list[dict[str, dict[str, object]]]]:
+def _scenario(apart: Apart) -> dict[str, Any]:
     found = scenario_apart(apart)
     assert found is not None
     return found
@@ -100,7 +105,7 @@ def test_a_row_is_simulated_and_compared(tmp_path: Path) -> None:
 
 
 def test_a_newcomer_says_model_hardware_version_and_traffic() -> None:
-    full = {
+    full: dict[str, Any] = {
         "model": "m", "cost": {"kind": "profile"}, "hardware": {"gpu": "h100", "gpu_memory_utilization": 0.95},
         "engine": {"policy": "vllm", "version": "0.19", "async_scheduling": True, "max_num_seqs": 8}, "front_end": {},
     }  # fmt: skip
