@@ -42,6 +42,7 @@ CORE = (
     "simulator/engine/imports.py",
     "simulator/engine/in_flight.py",
     "simulator/engine/intake.py",
+    "simulator/engine/late_fills.py",
     "simulator/engine/late_frees.py",
     "simulator/engine/late_results.py",
     "simulator/engine/livelock.py",

@@ -49,8 +49,9 @@ class Launch:
 
     The first of `programs` is written, all are recognised, and so is an image whose name holds one of `images`.
     `model` is the flag of the model, '' where it is the first argument; `model_names` are read too. `options` stand in
-    a YAML file that `options_flags` name. `without_effect` are flags that change neither schedule nor step times, by
-    what they are about; `not_modelled` those that may, by why they do not here; `*` in a name stands for anything.
+    a YAML file that `options_flags` name, `variables` in the environment. `without_effect` are flags that change
+    neither schedule nor step times, by what they are about; `not_modelled` those that may, by why they do not here; `*`
+    in a name stands for anything.
     `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
     written for a policy without these keys; `written` are values that differ from the policy's parameters when they
     are written, and `joined` makes keys of the policy that no flag says from those that one does, and from the name
@@ -69,6 +70,7 @@ class Launch:
     model_names: Sequence[str] = ()
     options: Sequence[Flag] = ()
     options_flags: Sequence[str] = ()
+    variables: Sequence[Flag] = ()
     port: int = 8000
     version: str | None = None
     is_own: bool = True

@@ -41,6 +41,8 @@ _OTHERS = (
     ("study-", "Studies: a question each", "studies/low-rates.md"),
     ("drafts-", "Speculative decoding", "speculative.md"),
     ("offload-", "KV on the host", "kv-offload.md"),
+    ("adapters-", "Adapters", "studies/adapters.md"),
+    ("images-", "Images in prompts", "traces.md"),
     ("measured-", "Servers whose logs are public", "accuracy.md"),
     ("blind-", "Servers predicted before their logs were seen", "accuracy.md"),
     ("tables-", "Models priced from public tables of kernels", "accuracy.md"),

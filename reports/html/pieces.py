@@ -42,6 +42,7 @@ TITLES = {
     "timeline": "Queue, batch, memory and step time over time",
     "fairness": "Waits by class over time",
     "prefix_hits": "Prefix cache over time",
+    "kv_tiers": "Prompt tokens by where their KV came from",
     "prefix_tree": "Prefixes that prompts share",
     "balance": "Requests at each replica over time",
     "throughput": "Throughput and goodput",

@@ -83,6 +83,11 @@ BLOCKS: tuple[Block, ...] = (
         "output_tokens_per_step",
         where="spec_decode_num_drafts",
     ),
+    _block(
+        "Adapters",
+        *("lora_hit_rate", "lora_shut_out_rate", "mean_lora_shut_out_ms", "p99_lora_shut_out_ms"),
+        where="lora_loads",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

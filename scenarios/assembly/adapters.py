@@ -18,7 +18,10 @@ def _loras(scenario: Scenario) -> Loras | None:
             raise scenario.error("engine.max_lora_rank", "the engine takes no adapters", "give engine.max_loras")
         return None
     rank = engine.max_lora_rank or USUAL_RANK
-    return Loras(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel, rank)
+    try:
+        return Loras(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel, rank)
+    except InputError as error:
+        raise scenario.error("engine.max_loras", error.message, error.hint) from None
 
 
 def build_adapters(scenario: Scenario) -> Loras | None:
@@ -30,7 +33,4 @@ def build_adapters(scenario: Scenario) -> Loras | None:
 def adapter_bytes(scenario: Scenario) -> int:
     """Return the bytes of the adapters' slots on each GPU."""
     found = _loras(scenario)
-    try:
-        return 0 if found is None else scenario.engine.parameter("max_loras") * found.slot_bytes
-    except InputError as error:
-        raise scenario.error("engine.max_loras", error.message, error.hint) from None
+    return 0 if found is None else scenario.engine.parameter("max_loras") * found.slot_bytes

@@ -59,7 +59,7 @@ class BuiltGroup:
             role=self.group.role,
             block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
             speculation=parts.speculation,
-            has_kv_groups=parts.has_kv_groups,
+            has_kv_groups=parts.kv_plan is not None,
             pipeline=parts.pipeline,
             connector=parts.connector,
         )

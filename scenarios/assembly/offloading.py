@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.unused_keys import drafts, verifies_drafts
+from scenarios.schema.kv_offload import KVOffload
 from scenarios.schema.scenario import Scenario
 from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.offloading import Offloading
+from simulator.engine.connector.tiering import Tiering
 from simulator.hardware.kv import GIB, KVCache
-from simulator.memory.offload import OffloadConfig
+from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.named_class import split_class
 from simulator.policies import REAL_POLICIES, built_in_policies
 from simulator.policies.chunked_prefill.versions import NEWEST
@@ -32,7 +34,8 @@ class MakeOffloading:
     config: OffloadConfig
 
     def __call__(self, blocks: ConnectedBlocks, overlaps: bool) -> Offloading:
-        return Offloading(self.config, blocks, overlaps=overlaps)
+        kind = Tiering if self.config.tiers else Offloading
+        return kind(self.config, blocks, overlaps=overlaps)
 
 
 def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
@@ -60,8 +63,24 @@ def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
             given.offload_prompt_only,
             given.store_threshold,
             given.sync_load_budget_bytes // kv.bytes_per_block,
+            _further(scenario, given, of_each_gpu * hardware.tensor_parallel),
         )
     )
+
+
+def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[FurtherTierConfig, ...]:
+    """The tiers below the host, in chunks."""
+    if given.tiers and given.store_threshold > 1:
+        what = f"a threshold of {given.store_threshold} offers is not put together with tiers, as in vLLM"
+        raise scenario.error(f"{_KEY}.store_threshold", what, "leave it out, or leave out tiers")
+    found = []
+    for place, tier in enumerate(given.tiers or ()):
+        chunks = None if tier.size_gib is None else int(tier.size_gib * GIB) // chunk_bytes
+        if chunks == 0:
+            what = f"{tier.size_gib} GiB do not hold one chunk of {given.blocks_per_chunk} blocks"
+            raise scenario.error(f"{_KEY}.tiers.{place}.size_gib", what, f"at least {chunk_bytes / GIB:.6f}")
+        found.append(FurtherTierConfig(chunks, tier.bandwidth, tier.latency_s, tier.policy))
+    return tuple(found)
 
 
 def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:

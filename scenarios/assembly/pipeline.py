@@ -47,7 +47,7 @@ def check_pipeline(scenario: Scenario) -> None:
         what = f"the batch queue of vLLM {version} is not modelled"
         raise scenario.error("engine.version", what, f'version: "{NEWEST_VERSION}", or {_KEY}: 1')
     try:
-        stages_of(scenario.resolve_model(), hardware.pipeline_parallel)
+        stages_of(scenario.resolve_model(), hardware.pipeline_parallel, hardware.pp_layer_partition)
     except InputError as error:
         raise scenario.error(_KEY, error.message, error.hint) from None
 
@@ -64,11 +64,12 @@ def build_pipeline(scenario: Scenario, cost: CostModel) -> PipelineCost | None:
     link = hardware.pipeline_link or PipelineLink()
     gb_s = link.bandwidth_gb_s or LINK_EFFICIENCY * scenario.resolve_gpu().link_gb_s
     sent = _SENT * ACTIVATION_BYTES * model.hidden / hardware.tensor_parallel
-    stages = tuple(cost_of_stage(cost, stage) for stage in stages_of(model, hardware.pipeline_parallel))
-    return PipelineCost(stages, link.latency_s, sent / (gb_s * 1e9))
+    stages = stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition)
+    return PipelineCost(tuple(cost_of_stage(cost, stage) for stage in stages), link.latency_s, sent / (gb_s * 1e9))
 
 
 def pipeline_cache(scenario: Scenario, settings: MemorySettings) -> KVCache:
     """Return the KV cache that fits on every stage. Raises InputError where one does not fit."""
     hardware = scenario.hardware
-    return pipeline_kv(stage_memories(settings, hardware.pipeline_parallel), hardware.num_gpu_blocks)
+    memories = stage_memories(settings, hardware.pipeline_parallel, hardware.pp_layer_partition)
+    return pipeline_kv(memories, hardware.num_gpu_blocks)

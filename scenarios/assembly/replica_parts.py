@@ -57,7 +57,7 @@ class ReplicaParts:
     max_queued_requests: int | None = None
     queue_caps: QueueCaps = NO_CAPS
     speculation: Speculation | None = None
-    has_kv_groups: bool = False
+    kv_plan: KVPlan | None = None  # where the cache has several KV groups
     pipeline: PipelineCost | None = None
     connector: MakeConnector | None = None
 
@@ -101,7 +101,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         scenario.engine.max_queued_requests,
         QueueCaps(scenario.engine.max_num_queued_reqs, scenario.engine.max_num_queued_tokens),
         speculation,
-        has_kv_groups=groups is not None,
+        kv_plan=groups,
         pipeline=pipeline,
         connector=connector,
     )

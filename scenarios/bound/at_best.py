@@ -114,10 +114,11 @@ class _AtBest:
     def assumes(self, *limits: str) -> str:
         """What a bound rests on: that all are served, the prices, and these limits."""
         server = self.charges.server
+        held = f"{server.kv_tokens or 0:,} KV tokens" if server.held is None else f"{server.held.pool:,} KV blocks"
         known = {
             "slots": f"at most {server.seqs:,} requests in a step",
             "tokens": f"at most {server.tokens:,} tokens in a step",
-            "memory": f"at most {server.kv_tokens or 0:,} KV tokens in memory",
+            "memory": f"at most {held} in memory",
         }
         parts = ["every request is served", "steps cost what the cost model says", *(known[each] for each in limits)]
         if limits and server.replicas > 1:

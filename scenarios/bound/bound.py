@@ -14,6 +14,7 @@ from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.replica_parts import build
 from scenarios.bound.at_best import Bound, at_best, largest_rate
 from scenarios.bound.charges import Charges, Server
+from scenarios.bound.held import HeldBlocks
 from scenarios.bound.requests import measured_requests
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
@@ -93,7 +94,8 @@ def _server(scenario: Scenario) -> Server:
     if not floors:
         raise InputError("nothing is known of the cost model's steps but their seconds, one by one")
     caches = scenario.engine.enable_prefix_caching
-    return Server(scenario.replicas, policy.max_num_seqs, tokens, parts.kv.tokens, caches, tuple(floors))
+    held = None if parts.kv_plan is None else HeldBlocks.of(parts.kv_plan, parts.kv.usable)
+    return Server(scenario.replicas, policy.max_num_seqs, tokens, parts.kv.tokens, caches, tuple(floors), held)
 
 
 def weakest(each: Sequence[Bounds]) -> Bounds:

@@ -10,8 +10,10 @@ ways, for a step holds at most `seqs` requests, `tokens` tokens, and requests of
 
     step >= step x requests / seqs        step >= step x tokens / tokens        step >= step x contexts / kv_tokens
 
-Each is a floor without a constant (`amortised`), and so is any mean of them. A request's charges then add up over all
-its steps, whoever else is in them: they are its work. Replicas together do at most `replicas` seconds of work a second.
+Each is a floor without a constant (`amortised`), and so is any mean of them. Where layers keep different things, the
+last is `step x blocks held / blocks of the pool`, with those that `HeldBlocks` proves. A request's charges then add up
+over all its steps, whoever else is in them: they are its work. Replicas together do at most `replicas` seconds of work
+a second.
 
 **Preemption by recompute.** The token after k others costs a decode, whose context is m = prompt + k, or a prefill of m
 tokens (with a prefix cache: of one token behind m - 1). A decode is charged with the cheaper of the two.
@@ -24,6 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from scenarios.bound.held import HeldBlocks
 from scenarios.bound.requests import Requests
 from simulator.timing.floor import StepFloor
 
@@ -34,7 +37,8 @@ Floats = NDArray[np.float64]
 class Server:
     """The limits of a scenario's replicas, whatever the scheduler: most of each in a step, or in memory.
 
-    `kv_tokens` None: requests may share KV, so their contexts may add up to more than the pool holds.
+    `kv_tokens` None: requests may share KV, so their contexts may add up to more than the pool holds. `held` is there
+    where the cache has several KV groups, and says what each request takes of it, instead of tokens.
     """
 
     replicas: int
@@ -43,18 +47,23 @@ class Server:
     kv_tokens: int | None
     caches: bool
     floors: tuple[StepFloor, ...]
+    held: HeldBlocks | None = None
 
-    def amortised(self) -> Iterator[tuple[str, StepFloor]]:
-        """Floors without a constant, with what limits the sharing of a step: slots, tokens or memory."""
+    def amortised(self) -> Iterator[tuple[str, StepFloor, float]]:
+        """Floors without a constant, with what limits the sharing of a step: slots, tokens or memory.
+
+        The last entry is in seconds, for each block that a request holds beside those of its context.
+        """
         for floor in self.floors:
             at_once, rest = floor.step, floor._replace(step=0.0)
-            yield "slots", rest._replace(row=rest.row + at_once / self.seqs)
+            yield "slots", rest._replace(row=rest.row + at_once / self.seqs), 0.0
             if at_once > 0:
-                yield "tokens", rest._replace(token=rest.token + at_once / self.tokens)
+                yield "tokens", rest._replace(token=rest.token + at_once / self.tokens), 0.0
                 if self.kv_tokens is not None:
-                    held = at_once / self.kv_tokens
-                    contexts = rest.decode_context + held, rest.prefill_context + held
-                    yield "memory", rest._replace(decode_context=contexts[0], prefill_context=contexts[1])
+                    each = 0.0 if self.held is None else at_once / self.held.pool
+                    token = at_once / self.kv_tokens if self.held is None else each * self.held.per_token
+                    contexts = rest.decode_context + token, rest.prefill_context + token
+                    yield "memory", rest._replace(decode_context=contexts[0], prefill_context=contexts[1]), each
 
 
 @dataclass(frozen=True)  # no slots, likewise
@@ -77,7 +86,27 @@ class Charges:
     @cached_property
     def works(self) -> list[tuple[str, Floats, Floats]]:
         """What limits the sharing, the work of the prompt and that of the decodes, for each amortised floor."""
-        return [(limit, self._prompt_s(floor), self._decode_s(floor)) for limit, floor in self.server.amortised()]
+        found = []
+        for limit, floor, block_s in self.server.amortised():
+            prompt, decode = self._prompt_s(floor), self._decode_s(floor)
+            if block_s:
+                prompt, decode = prompt + block_s * self._beside[0], decode + block_s * self._beside[1]
+            found.append((limit, prompt, decode))
+        return found
+
+    @cached_property
+    def _beside(self) -> tuple[Floats, Floats]:
+        """Blocks beside those of the context, summed over the steps of a prompt, and over those of the decodes.
+
+        The prompt's last chunk has its whole context, others at least a token; every decode's is longer than the
+        prompt.
+        """
+        assert self.server.held is not None
+        prompt = self.requests.prompt.astype(np.float64)
+        decodes = self.requests.outputs.astype(np.float64) - 1
+        chunks = np.ceil(self.requests.computed / self.server.tokens)
+        beside = self.server.held.beside
+        return beside(prompt) + (chunks - 1) * beside(np.ones(len(prompt))), decodes * beside(prompt + 1)
 
     def _most(self, each: Iterator[Floats]) -> Floats:
         """The largest for each request: every floor holds, so the best of them does."""

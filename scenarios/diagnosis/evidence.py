@@ -11,6 +11,7 @@ import numpy as np
 from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
 from scenarios.diagnosis.late import Late, late_requests
+from scenarios.diagnosis.loads import prompt_token_s
 from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
@@ -268,6 +269,4 @@ def _prices(built: BuiltGroup) -> tuple[float, float, int, int, int]:
     budget = int(engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET) or DEFAULT_BUDGET)
     slots = int(engine.parameter("max_num_active_seqs") or engine.parameter("max_num_seqs", 256) or 256)
     base_s = cost.step_s(StepShape(1, 1, decode_longest=1, decode_squares=1))
-    pairs = budget * (budget + 1) // 2
-    full_s = cost.step_s(StepShape(0, 0, 1, budget, budget, pairs, prefill_longest=budget))
-    return base_s, max(full_s - base_s, 0.0) / budget, slots, budget, built.parts.kv.usable
+    return base_s, prompt_token_s(cost, budget), slots, budget, built.parts.kv.usable

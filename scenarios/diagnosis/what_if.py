@@ -110,10 +110,18 @@ def changed(scenario: Scenario, change: Mapping[str, Value]) -> tuple[Scenario, 
             router = data.get("router", "round_robin")
             data["router"] = {**({"kind": router} if isinstance(router, str) else router), name: value}
         elif name:
-            data[section] = {**(data.get(section) or {}), name: value}
+            data[section] = _with(data.get(section), name, value)
         else:
             data[section] = value
     return load(data, check_files=False), left_out
+
+
+def _with(section: Mapping[str, Any] | None, name: str, value: Value) -> dict[str, Any]:
+    """Change a key, dotted where it lies deeper; what is around it is made where it is not there."""
+    found = dict(section or {})
+    head, _, rest = name.partition(".")
+    found[head] = _with(found.get(head), rest, value) if rest else value
+    return found
 
 
 def _try(remedy: Remedy, before: Result, workload: Any, progress: ProgressMaker | None) -> WhatIf:

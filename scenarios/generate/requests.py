@@ -63,11 +63,10 @@ def draw_requests(
                 input_tokens[row] += sum(image.tokens for image in mine)
         if entry.lora is not None:
             loras = [None] * count if loras is None else loras
-            name = entry.lora.name or entry.name
             drawn_for = rows if drawn is None else rows[drawn.place[rows] == 0]
             ranks = _popular(entry.lora.adapters, entry.lora.zipf, stream(seed, entry.name, "lora"), len(drawn_for))
             for row, rank in zip(drawn_for.tolist(), ranks.tolist(), strict=True):
-                loras[row] = f"{name}-{rank + 1}"
+                loras[row] = entry.lora.adapter(entry.name, rank + 1)
         if cut:
             notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
     workload = Workload(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from scenarios.assembly.engine_policy import policy_traits, with_chunks
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import engine_keys
+from scenarios.diagnosis.loads import HOST_GIB, load_token_s, prompt_token_s
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
@@ -12,12 +13,15 @@ from scenarios.plan.goal import Goal
 from scenarios.plan.search import rounded
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
+from scenarios.schema.engine import DEFAULT_BUDGET
+from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
 
 _BEYOND = 1.08  # times the largest rate: where the candidate should fail
 _NEAR = 0.03
 _MUCH = 0.1  # of the worst requests' time: a cause with less is not what they wait for
+OFFLOAD = "hardware.kv_offload"
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 
@@ -26,9 +30,10 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
     """Advise a change in a sentence. With `tried`, runs of a few changes show which one helps most."""
     if answer.binding is None:
         return ""
+    has_content = lab.traffic.workload(answer.load, lab.traffic.scenario.seed).content is not None
     changes = [
         (setting, changed)
-        for setting in proposals(answer.candidate, answer.binding, answer.shares)
+        for setting in proposals(answer.candidate, answer.binding, answer.shares, has_content=has_content)
         if (changed := _built(answer.candidate, setting)) is not None
     ][:_MOST]
     if not changes:
@@ -86,7 +91,27 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     return f"{more:,} replicas hold there (run){cost}."
 
 
-def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
+def _computing_s(scenario: Scenario) -> float:
+    """Return the seconds in which a prompt token is computed."""
+    return prompt_token_s(
+        build(scenario).cost, int(scenario.engine.parameter("max_num_batched_tokens") or DEFAULT_BUDGET)
+    )
+
+
+def _offload(scenario: Scenario, shares: Shares, *, has_content: bool) -> Iterator[Setting]:
+    """Propose to keep KV on the host, where prompts are known and loading is faster, or to stop where its link binds.
+
+    The host has a fair share of a server's memory for each GPU.
+    """
+    given = scenario.hardware.kv_offload
+    if given is not None and shares.bottleneck == "link":
+        yield {OFFLOAD: None}
+    finds = has_content and scenario.engine.enable_prefix_caching and scenario.fleet is None
+    if given is None and finds and load_token_s(scenario) < _computing_s(scenario):
+        yield {OFFLOAD: {"host_gib": HOST_GIB * scenario.hardware.tensor_parallel}}
+
+
+def proposals(candidate: Candidate, binding: Goal, shares: Shares, *, has_content: bool = False) -> Iterator[Setting]:
     """Propose changes that relieve what the worst requests of the binding goal wait for, the likeliest first."""
     scenario = candidate.scenario
     engine = scenario.engine
@@ -100,6 +125,7 @@ def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[S
         if isinstance(seqs, int) and seqs >= 16:
             yield {"engine.max_num_seqs": seqs // 2}
     else:
+        yield from _offload(scenario, shares, has_content=has_content)
         for cause in sorted(shares.of, key=lambda cause: -shares.of[cause]) or ["compute"]:
             if cause in ("queueing", "memory") and shares.of[cause] < _MUCH:
                 continue
@@ -131,6 +157,11 @@ def _worded(setting: Setting, candidate: Candidate) -> str:
     scenario = candidate.scenario
     words = []
     for key, value in setting.items():
+        if key == OFFLOAD:
+            us = f"{1e6 * load_token_s(scenario):.3g} us to load a token, {1e6 * _computing_s(scenario):.3g} to compute"
+            host = "no kv_offload" if value is None else f"kv_offload of {HOST_GIB:g} GiB for each GPU"
+            words.append(f"{host} ({us})")
+            continue
         section, _, name = key.rpartition(".")
         before = scenario.engine.parameter(name) if section == "engine" else getattr(scenario.hardware, name, None)
         words.append(f"{name} {value} instead of {scenario.engine.policy if key == POLICY else before}")

@@ -3,7 +3,9 @@
 The worst requests of the goal are followed through the run. In the queue, the cause is the full batch (`queueing`), the
 full KV cache (`memory`), or the resource of the steps that they wait for. In service, it is the resource of their
 steps: `compute`, `bandwidth`, `link` or `host`, by the terms of the roofline of model and GPU (of a linear cost: tokens
-compute, context is bandwidth, the rest is the host). Time between steps, as before a batch that is not yet due, is
+compute, context is bandwidth, the rest is the host), summed over the stages of a pipeline, whose transfers are `link`
+as far as a step lasts longer than its slowest stage. Time in the queue in which KV is loaded for them is `link` too,
+whatever the steps do meanwhile. Time between steps, as before a batch that is not yet due, is
 `queueing` too; time in which a preempted request waits is `memory`.
 """
 
@@ -13,10 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from scenarios.assembly.groups import groups_of
+from scenarios.assembly.replica_parts import build
+from scenarios.diagnosis.loads import load_waits
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.scenario import Scenario
+from simulator.hardware.stages import stages_of
 from simulator.metrics.latency import finished, request_latencies
 from simulator.metrics.window import Bools
 from simulator.percent import percent
@@ -66,7 +71,7 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
         size = sizes[min(replica, len(sizes) - 1)]
         own = worst[requests.replica[worst] == replica]
         left = size.num_blocks - records.step_used_blocks[rows.first_step]
-        prompt = float(np.mean(requests.input_tokens[own])) / size.block_size
+        prompt = _blocks_of_prompt(float(np.mean(requests.input_tokens[own])), scenario, size.block_size)
         is_short = left < max(_FREE * size.num_blocks, prompt)
         resources = _resources(rows, scenario)
         if in_queue:
@@ -79,9 +84,19 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
     if whole <= 0:
         return Shares({})
     memory = min(back_s / whole, 1.0)  # of the time in service, that in which preempted requests waited
-    found = {cause: value / whole * (1 - memory) for cause, value in total.items()}
+    link = _loading_s(records, worst) / whole if in_queue else 0.0
+    link = min(link, 1.0 - memory)
+    found = {cause: value / whole * (1 - memory - link) for cause, value in total.items()}
     found["memory"] += memory
+    found["link"] += link
     return Shares(found)
+
+
+def _loading_s(records: Records, rows: Ints) -> float:
+    """Return the seconds that these requests waited in the queue for KV from the host or a further tier."""
+    requests = records.requests
+    waits = load_waits(records, rows, requests.arrival_s[rows], requests.scheduled_s[rows])
+    return float(waits.max(axis=0).sum())
 
 
 _FIRST, _NEXT = ("scheduled_s", "first_token_s"), ("first_token_s", "last_token_s")
@@ -110,6 +125,12 @@ def _worst(records: Records, goal: Goal) -> Ints:
     return known[np.argsort(-values[known], kind="stable")[:most]]
 
 
+def _blocks_of_prompt(tokens: float, scenario: Scenario, block_size: int) -> float:
+    """Return the KV blocks that a prompt of so many tokens takes, in all groups of the cache."""
+    plan = build(scenario).kv_plan if scenario.resolve_model().has_kv_groups else None
+    return tokens / block_size if plan is None else float(plan.blocks_at(round(tokens)))
+
+
 def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
     """Return shares of each row's time by resource."""
     seqs, prompts = rows.decoding + rows.held, rows.prefilling
@@ -124,14 +145,29 @@ def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
             "link": np.zeros(len(seqs)),
         }
     else:
-        roofline = Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
         tokens = rows.tokens.astype(np.float64)
         held = np.maximum(context - rows.prefill_tokens, 0.0)
-        parts = roofline.by_resource_s(
-            tokens, (seqs + prompts).astype(np.float64), held, rows.prefill_tokens.astype(np.float64), pairs
-        )
+        counts = tokens, (seqs + prompts).astype(np.float64), held, rows.prefill_tokens.astype(np.float64), pairs
+        parts = _by_roofline(scenario, rows, counts)
     whole = np.maximum(sum(parts.values()), 1e-30)
     return {name: parts[name] / whole for name in _RESOURCES}
+
+
+def _by_roofline(scenario: Scenario, rows: RowColumns, counts: tuple[Floats, ...]) -> dict[str, Floats]:
+    """Return the seconds of each row by resource, of all stages of the model."""
+    gpu, hardware, model = scenario.resolve_gpu(), scenario.hardware, scenario.resolve_model()
+    pipeline = build(scenario).pipeline if hardware.pipeline_parallel > 1 else None
+    if pipeline is None:
+        return Roofline(model, gpu, hardware.tensor_parallel).by_resource_s(*counts)
+    of_stages = [
+        Roofline(stage.model, gpu, hardware.tensor_parallel).by_resource_s(*counts)
+        for stage in stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition)
+    ]
+    slowest = np.max([np.sum(list(stage.values()), axis=0) for stage in of_stages], axis=0)
+    parts = {name: np.sum([stage[name] for stage in of_stages], axis=0) for name in _RESOURCES}
+    between = (len(of_stages) - 1) * (pipeline.hop_s + pipeline.hop_s_per_token * counts[0])
+    parts["link"] += np.clip(rows.end_s - rows.start_s - slowest, 0.0, between)
+    return parts
 
 
 def _waiting(rows: RowColumns, is_short: Bools, slots: int, resources: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -3,7 +3,7 @@
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
-from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, words_of
+from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, variables_of, words_of
 from scenarios.servers.manifests import Deployed
 from simulator.hardware.models import HUGGING_FACE
 from simulator.policies import server_of
@@ -19,7 +19,8 @@ def deploy(scenario: Scenario, replicas: int = 1) -> str:
         return f"# {found}"
     options = [f"{OPTIONS_FILE}: {flow(found.options)}"] if found.options else []
     remarks = [*([f"on each of {replicas:,} replicas"] if replicas > 1 else []), *found.remarks, *options]
-    return f"{line(found.words)}  # {'; '.join(remarks)}" if remarks else line(found.words)
+    command = " ".join([*(f"{name}={value}" for name, value in found.variables.items()), line(found.words)])
+    return f"{command}  # {'; '.join(remarks)}" if remarks else command
 
 
 def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
@@ -36,8 +37,6 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
     values |= launch.written(built, values) if launch.written is not None else {}
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
-    if (tier := scenario.hardware.kv_offload) is not None:
-        remarks = [f"with --kv-offloading-size {tier.host_gib:g}", *remarks]
     if model == UNKNOWN_MODEL:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
@@ -54,4 +53,5 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         scenario.resolve_gpu().name,
         scenario.hardware.gpus,
         replicas,
+        variables_of(launch, values),
     )

@@ -164,6 +164,8 @@ def _splits(around: Scenario) -> list[Setting]:
     for size, stages in shapes:
         depth = {PIPELINE_PARALLEL: stages} if own.pipeline_parallel > 1 else {}
         link = {"hardware.pipeline_link": None} if depth and stages == 1 and own.pipeline_link else {}
+        if own.pp_layer_partition and stages != own.pipeline_parallel:
+            link |= {"hardware.pp_layer_partition": None}  # it is one for as many stages
         setting: Setting = {TENSOR_PARALLEL: size, **depth, **link, REPLICAS: gpus // (size * stages)}
         with suppress(InputError):  # it does not fit, or has no measured kernels
             if (size, stages) != (own.tensor_parallel, own.pipeline_parallel):

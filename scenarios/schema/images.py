@@ -13,7 +13,8 @@ from scenarios.schema.strict import Strict
 class ImagesConfig(Strict):
     """Images that stand before the text of a prompt, behind its shared prefix; their tokens come on top of `input`.
 
-    The engine's `max_image_embeddings` says how large they may be.
+    The engine's `max_image_embeddings` says how large they may be. Its encoder finds equal images in its cache again; a
+    prefix cache finds them only in a trace with token ids.
     """
 
     count: Annotated[CountConfig, doc("images of a request"), Unit("images")] = 1

@@ -5,6 +5,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 from pydantic import Field
 
+from scenarios.schema.popular import SharedName, Zipf
 from scenarios.schema.strict import Strict
 
 
@@ -15,10 +16,9 @@ class LoraConfig(Strict):
     """
 
     adapters: Annotated[int, Field(ge=1, le=1_000_000), doc("different adapters"), Unit("adapters")]
-    zipf: Annotated[
-        float, Field(ge=0, le=100), doc("exponent of the adapters' popularity; 0: all equally popular, 1: Zipf's law")
-    ] = 0.0
-    name: Annotated[
-        Annotated[str, Field(min_length=1)] | None,
-        doc("name of the adapters: classes that give the same share them; null: the class's own"),
-    ] = None
+    zipf: Zipf = 0.0
+    name: SharedName = None
+
+    def adapter(self, class_name: str, rank: int) -> str:
+        """Return the name of the adapter of this rank, from 1 for the most popular, of a class of this name."""
+        return f"{self.name or class_name}-{rank}"

@@ -5,6 +5,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 from pydantic import Field
 
+from scenarios.schema.popular import SharedName, Zipf
 from scenarios.schema.strict import Strict
 
 
@@ -19,10 +20,5 @@ class Prefix(Strict):
 
     groups: Annotated[int, Field(ge=1, le=10_000_000), doc("different texts"), Unit("texts")] = 1
     tokens: Annotated[int, Field(ge=1, le=10_000_000), doc("length of each text"), Unit("tokens")]
-    zipf: Annotated[
-        float, Field(ge=0, le=100), doc("exponent of the texts' popularity; 0: all equally popular, 1: Zipf's law")
-    ] = 0.0
-    name: Annotated[
-        Annotated[str, Field(min_length=1)] | None,
-        doc("name of the texts: classes that give the same share them; null: the class's own"),
-    ] = None
+    zipf: Zipf = 0.0
+    name: SharedName = None

@@ -88,6 +88,10 @@ class Hardware(Strict):
     pipeline_parallel: Annotated[
         int, Field(ge=1, le=1024), doc("stages of a replica, each with a part of the layers; 1: no pipeline")
     ] = 1
+    pp_layer_partition: Annotated[
+        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None,
+        doc("layers of each stage, as vLLM's VLLM_PP_LAYER_PARTITION; null: as many for each"),
+    ] = None
     pipeline_link: Annotated[PipelineLink | None, doc("link between the stages of a pipeline; null: its defaults")] = (
         None
     )
@@ -115,6 +119,8 @@ class Hardware(Strict):
     def _as_given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the pipeline out where there is none."""
         found: dict[str, Any] = dump(self)
+        if self.pp_layer_partition is None:
+            found.pop("pp_layer_partition", None)
         if self.pipeline_parallel == 1 and self.pipeline_link is None:
             return {key: value for key, value in found.items() if key not in ("pipeline_parallel", "pipeline_link")}
         return found
@@ -372,8 +378,10 @@ class Scenario(Strict):
             self.resolve_model().local_kv_heads(self.hardware.tensor_parallel)
         except InputError as error:
             raise refusal(error.message, error.hint, key="hardware.tensor_parallel") from None
+        stages, partition = self.hardware.pipeline_parallel, self.hardware.pp_layer_partition
         try:
-            layers_of_stages(self.resolve_model().layers, self.hardware.pipeline_parallel)
+            layers_of_stages(self.resolve_model().layers, stages, partition)
         except InputError as error:
-            raise refusal(error.message, error.hint, key="hardware.pipeline_parallel") from None
+            key = "pipeline_parallel" if partition is None else "pp_layer_partition"
+            raise refusal(error.message, error.hint, key=f"hardware.{key}") from None
         return self

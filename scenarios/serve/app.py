@@ -57,7 +57,7 @@ class Service:
         self._meters.reasons |= {row: choice.finish_reason for row, choice in enumerate(submission.choices, first)}
         self._meters.asked([each.max_tokens for each in submission.requests], call.n)
         ticket = self._engine.submit(submission.requests)
-        shape = Shape.of(call, submission, self._reader.model_name)
+        shape = Shape.of(call, submission, call.model or self._reader.model_name)
         kind = StreamReply if call.stream else WholeReply
         return kind(self._engine, ticket, shape, self._refusal)
 
@@ -77,17 +77,21 @@ class Service:
 
     async def models(self, request: Request) -> ASGIApp:
         """/v1/models."""
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        names = (self._reader.model_name, *self._reader.adapters)
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in names]})
 
     async def model(self, request: Request) -> ASGIApp:
         """/v1/models/NAME."""
-        self._reader.check_model(request.path_params["name"])
-        return JSONResponse(self._card())
+        name = request.path_params["name"]
+        self._reader.check_model(name)
+        return JSONResponse(self._card(name))
 
-    def _card(self) -> dict[str, Any]:
-        name, created = self._reader.model_name, self._created
-        card = {"id": name, "object": "model", "created": created, "owned_by": "batchlab", "root": name, "parent": None}
-        return card | {"max_model_len": self._reader.max_model_len}
+    def _card(self, name: str) -> dict[str, Any]:
+        """Return the card of the model, or of an adapter, whose parent is the model."""
+        base, created = self._reader.model_name, self._created
+        parent = None if name == base else base
+        card = {"id": name, "object": "model", "created": created, "owned_by": "batchlab", "root": name}
+        return card | {"parent": parent, "max_model_len": self._reader.max_model_len}
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """/tokenize."""

@@ -19,6 +19,8 @@ from simulator.metrics.vllm_metrics import (
     GAUGES,
     HISTOGRAMS,
     LABELS,
+    LORA,
+    LORA_LABELS,
     PREFIX,
     QUEUE_LIMITS,
     REASONS,
@@ -27,6 +29,7 @@ from simulator.metrics.vllm_metrics import (
     TOKENS,
     buckets,
     help_of,
+    lora_labels,
 )
 from simulator.request_state import RequestState
 from simulator.results.records import Cause, Status
@@ -200,3 +203,10 @@ class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looke
             config.add_metric([*labels, *about], 1)
         yield from families.values()
         yield config
+        loads = [replica.load for replica in self._live.replicas if replica.load.max_loras]
+        if loads:
+            name, told = LORA
+            info = GaugeMetricFamily(PREFIX + name, told, labels=LORA_LABELS)
+            labels = lora_labels(loads[0].max_loras, (lora for load in loads for lora in load.loras))
+            info.add_metric(labels, self._live.now_s)
+            yield info

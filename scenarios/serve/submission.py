@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from scenarios.assembly.workloads import build_workload
-from scenarios.schema.scenario import Scenario
+from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.serve.calls import Call, ChatCall, CompletionCall
 from scenarios.serve.refusals import RefusedError
 from scenarios.serve.tokenizer import Answer, Tokenizer
@@ -22,7 +22,7 @@ _POOL = 2048  # requests drawn of a closed loop
 class Lengths:
     """Draws the lengths of answers, before any cap, from those of a class or of all requests.
 
-    Equal seeds and keys make equal lengths.
+    Equal seeds and keys make equal lengths. `adapters` are the names of those that the scenario's requests ask for.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -41,6 +41,11 @@ class Lengths:
             for name, own in of_class.items()
         }
         self._stream = int(stream(scenario.seed, "", "answers").integers(2**63))
+        asked = {lora for part in parts for lora in part.lora or () if lora is not None}
+        for entry in () if isinstance(scenario.workload, TraceWorkload) else scenario.workload.classes or ():
+            if entry.lora is not None:
+                asked |= {entry.lora.adapter(entry.name, rank + 1) for rank in range(entry.lora.adapters)}
+        self.adapters = tuple(sorted(asked))
 
     def priority(self, class_name: str | None) -> int:
         """Return the priority of the first request of a class; 0 for no class."""
@@ -83,13 +88,14 @@ class Submission:
 
 
 class Reader:
-    """Makes submissions of calls. `model_name` is the model that is served."""
+    """Makes submissions of calls. `model_name` is the model that is served, `adapters` are its LoRA adapters."""
 
     def __init__(self, scenario: Scenario, model_name: str) -> None:
         self.model_name = model_name
         self.max_model_len = scenario.resolve_model().max_model_len
         self.tokenizer = Tokenizer()
         self._lengths = Lengths(scenario)
+        self.adapters = self._lengths.adapters
         self._seed = scenario.seed
         routed = scenario.num_replicas > 1 and "block_size" in scenario.routing.resolved()
         groups = [scenario.engine, *(group.engine for group in scenario.fleet or ())]
@@ -98,8 +104,8 @@ class Reader:
         self._given: dict[str, int] = {}  # names that clients gave, and how often
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a model that is not served."""
-        if name is not None and name != self.model_name:
+        """Refuse what is neither the model that is served nor one of its adapters."""
+        if name is not None and name != self.model_name and name not in self.adapters:
             raise RefusedError(404, f"The model `{name}` does not exist.", "model")
 
     def read(self, call: CompletionCall | ChatCall, row: int, headers: Mapping[str, str]) -> Submission:
@@ -138,6 +144,7 @@ class Reader:
                         session_id=session if _NAME.fullmatch(session) else None,
                         content=content,
                         data_parallel_rank=rank,
+                        lora=call.model if call.model in self.adapters else None,
                     )
                 )
         return Submission(name, requests, choices, len(prompts))

@@ -32,6 +32,11 @@ def words_of(launch: Launch, model: str, values: Mapping[str, object]) -> list[s
     return found + ([launch.options_flags[0], OPTIONS_FILE] if launch.options else [])
 
 
+def variables_of(launch: Launch, values: Mapping[str, object]) -> dict[str, str]:
+    """Return the variables of the environment for values by key."""
+    return {flag.names: _worded(flag, values[flag.key]) for flag in launch.variables if flag.says(values.get(flag.key))}
+
+
 def options_of(launch: Launch, values: Mapping[str, object]) -> dict[str, Any]:
     """Return the file of options for values by key; empty for a server without one."""
     found: dict[str, Any] = {}
@@ -128,6 +133,18 @@ def read_options(launch: Launch, options: Mapping[str, object], found: Read) -> 
     known = _by_name(launch.options)
     for name, value in options.items():
         _sort(launch, found, known.get(plain(name), []), name, [json.dumps(value) if value is None else str(value)])
+
+
+def read_variables(launch: Launch, environment: Mapping[str, str], found: Read) -> None:
+    """Read the variables of the environment that say a key into what the flags say."""
+    for flag in launch.variables:
+        if flag.names in environment:
+            taken, value = _value(flag, [environment[flag.names]])
+            said = f"{flag.names}={environment[flag.names]}"
+            if taken:
+                found.taken[flag.key] = (value, said)
+            else:
+                found.not_modelled[said] = "its value is not understood"
 
 
 def _sort(launch: Launch, found: Read, own: Sequence[Flag], name: str, values: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -32,6 +32,7 @@ class Deployed:
     gpu: str
     gpus: int
     replicas: int
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def program(self) -> list[str]:
@@ -60,7 +61,7 @@ def files_of(server: Deployed) -> dict[str, str]:
     head = "".join(f"# {remark}\n" for remark in [f"{server.replicas} x {server.gpus} x {server.gpu}", *server.remarks])
     each = f"# on each of {server.replicas:,} replicas\n" if server.replicas > 1 else ""
     found = {
-        "command.sh": f"#!/bin/sh\n{head}{each}exec {line(server.words)}\n",
+        "command.sh": f"#!/bin/sh\n{head}{each}{_exports(server)}exec {line(server.words)}\n",
         "compose.yaml": head + _yaml(_compose(server)),
         "kubernetes.yaml": head + "---\n".join(map(_yaml, _kubernetes(server))),
     }
@@ -74,6 +75,10 @@ def files_of(server: Deployed) -> dict[str, str]:
     return found
 
 
+def _exports(server: Deployed) -> str:
+    return "".join(f"export {name}={value}\n" for name, value in server.variables.items())
+
+
 def _compose(server: Deployed) -> dict[str, Any]:
     port, last = server.launch.port, server.launch.port + server.replicas - 1
     device = {"driver": "nvidia", "count": server.gpus, "capabilities": ["gpu"]}
@@ -83,7 +88,7 @@ def _compose(server: Deployed) -> dict[str, Any]:
         "command": server.arguments,
         "ipc": "host",
         "ports": [f"{port}:{port}" if last == port else f"{port}-{last}:{port}"],
-        "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **server.variables},
         "labels": {GPU_LABEL: server.gpu},
         "deploy": {"replicas": server.replicas, "resources": {"reservations": {"devices": [device]}}},
     }
@@ -131,8 +136,11 @@ def _dynamo(server: Deployed, worker: str) -> list[dict[str, Any]]:
 def _llm_d(server: Deployed) -> dict[str, Any]:
     flags = [*server.arguments[1:]]
     tensor = server.launch.flags[0].names.split()[0]
+    ranks = 1
     if tensor in flags:  # the chart writes it from `parallelism`
-        del flags[flags.index(tensor) : flags.index(tensor) + 2]
+        place = flags.index(tensor)
+        ranks = int(flags[place + 1])
+        del flags[place : place + 2]
     container = _pod(server, {"modelCommand": "vllmServe", "args": flags, "mountModelVolume": True})["containers"][0]
     return {
         "modelArtifacts": {
@@ -144,7 +152,7 @@ def _llm_d(server: Deployed) -> dict[str, Any]:
         "decode": {
             "create": True,
             "replicas": server.replicas,
-            "parallelism": {"tensor": server.gpus},
+            "parallelism": {"tensor": ranks},
             "podAnnotations": {GPU_LABEL: server.gpu},
             "containers": [container],
         },
@@ -157,7 +165,7 @@ def _pod(server: Deployed, start: Mapping[str, Any]) -> dict[str, Any]:
         "name": "server",
         "image": server.image,
         **start,
-        "env": [_TOKEN],
+        "env": [_TOKEN, *({"name": name, "value": value} for name, value in server.variables.items())],
         "ports": [{"containerPort": server.launch.port}],
         "resources": {"limits": {"nvidia.com/gpu": str(server.gpus)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],

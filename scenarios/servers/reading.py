@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from scenarios.servers.config_file import as_words, flat
-from scenarios.servers.flags import Read, read_options, read_words
+from scenarios.servers.flags import Read, read_options, read_variables, read_words
 from scenarios.servers.names import version_in
 from scenarios.servers.start import Start, launch_of_image, launches, policy_of, program
 from simulator.errors import InputError
@@ -37,6 +37,7 @@ def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
     for flag, file in read.files.items():
         _read_file(read, launch, flag, file, start.files, notes)
     read_options(launch, dict(flat(start.options)), read)
+    read_variables(launch, start.environment, read)
     said = dict(start.said)
     if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
         said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")

@@ -35,7 +35,7 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
 def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> None:
     """Enter into the cache what the decode steps from `first` to before `steps` fill, where it does not enter later."""
     for live, full_blocks in decoded(state, cache, first, steps):
-        cache.enter(state.requests[live.row], full_blocks)
+        state.enter_filled(live, full_blocks)
 
 
 def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:
@@ -59,7 +59,7 @@ def decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> list[t
     """
     if cache.keys is None:
         return []
-    enters_late = state.enters_late and not cache.keys.num_telling
+    enters_late = state.enters_late and (state.fills is not None or not cache.keys.num_telling)
     if enters_late and not state.rejoined:
         return []
     fillers = state.batch.at_block_ends(first, steps + 1)  # those too that are known to fill it a step later

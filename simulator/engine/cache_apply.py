@@ -41,6 +41,8 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         if needed := state.batch.blocks_needed():
             take_decode_blocks(state, needed)
         enter_decoded(state, cache, 0, 1)
+        if state.fills is not None:
+            state.fills.decode(sys.maxsize)
     last = plan
     tokens = 0
     if plan.more:
@@ -81,9 +83,12 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     if not victims and not state.orders_blocks and _fits(state, cache, plan):
         done.prefill = _take_all(state, cache, chunks, decode, now_s)
         return
+    fills = state.fills
     for live in list(state.running):
         if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
+        if fills is not None and decode:
+            fills.decode(live.place)
         chunk = chunks.pop(live, None)
         if chunk is not None:
             _make_room(state, cache, live, chunk.num_tokens, victims, more_blocks, now_s)
@@ -98,12 +103,14 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             ):
                 _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
-            more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s))
+            more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s, leaves=True))
         else:  # a victim of its own lack of blocks
             while live.status in (DECODING, PREFILLING):
                 _preempt(state, victims.pop(0), more_blocks, now_s)
     for victim in victims:
         _preempt(state, victim, more_blocks, now_s)
+    if fills is not None and decode:
+        fills.decode(sys.maxsize)
     for chunk in plan.prefill:
         if chunk.request in chunks:
             done.prefill.append(state.compute(chunk, now_s))
@@ -124,6 +131,7 @@ def _take_all(
     """
     running = [live for live in state.prefilling if live in chunks]
     filled: list[tuple[RequestState, int]] = []
+    fills = state.fills if decode else None
     if decode and state.batch.size:
         if needed := state.batch.blocks_needed():
             take_decode_blocks(state, needed)
@@ -131,11 +139,14 @@ def _take_all(
     computed = []
     for live in running:
         while filled and filled[0][0].place < live.place:
-            filler, full_blocks = filled.pop(0)
-            cache.enter(state.requests[filler.row], full_blocks)
+            state.enter_filled(*filled.pop(0))
+        if fills is not None:
+            fills.decode(live.place)
         computed.append(state.compute(chunks.pop(live), now_s))
     for filler, full_blocks in filled:
-        cache.enter(state.requests[filler.row], full_blocks)
+        state.enter_filled(filler, full_blocks)
+    if fills is not None:
+        fills.decode(sys.maxsize)
     computed += [state.compute(chunk, now_s) for chunk in chunks.values()]
     return computed
 
@@ -152,8 +163,10 @@ def _take(
     victims: list[Preemption],
     more_blocks: dict[RequestView, int],
     now_s: float,
+    *,
+    leaves: bool = False,
 ) -> int:
-    """Take the blocks of a running request's next tokens that are no chunk: of a decode, or of a coming victim.
+    """Take the blocks of a running request's next tokens that are no chunk: of a decode, or of one that `leaves` soon.
 
     Returns how many.
     """
@@ -163,10 +176,10 @@ def _take(
     needed = _make_room(state, cache, live, tokens, victims, more_blocks, now_s)
     if needed > 0:
         cache.allocate(live.row, needed)
-    if cache.keys is not None:
+    if cache.keys is not None and (state.fills is None or leaves or live in state.rejoined):
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         full_blocks = min(live.num_computed_tokens + tokens, known) // state.batch.block_size
-        cache.enter(state.requests[live.row], full_blocks)
+        state.enter_filled(live, full_blocks)
     return needed
 
 
@@ -192,10 +205,20 @@ def steps_to_hit(state: ReplicaState, cache: Cache) -> int:
     """Decode steps until the head of the queue may find more in the cache than it does now."""
     if cache.keys is None or not cache.keys.num_telling:
         return sys.maxsize
+    seqs = len(state.running) - len(state.paused) + len(state.held)
+    if seqs >= state.policy.max_num_seqs and not (state.slots_by_step or state.traits.displaces):
+        return sys.maxsize  # whatever the head of the queue finds, it lacks a slot
     head = state.waiting.head
     request = state.requests[head.row]
-    decoding = [
-        (state.requests[live.row], live.num_computed_tokens + 1 - state.unknown(live)) for live in state.decoders()
-    ]
-    steps = cache.keys.steps_to_hit(request, cache.hits(request, head.num_tokens)[0], decoding)
-    return steps if steps > 0 else 1
+    hits = cache.hits(request, head.num_tokens)[0]
+    awaited = cache.keys.key_at(request, hits)
+    steps = sys.maxsize
+    if awaited is None:
+        return steps
+    full = (hits + 1) * state.batch.block_size
+    for live in state.decoders() if state.fills is None else state.fills.decoders():
+        if cache.keys.key_at(state.requests[live.row], hits) == awaited:
+            left = full - live.num_computed_tokens - 1 + state.unknown(live)
+            if 0 < left < steps:  # otherwise it has entered already, and been found or evicted
+                steps = left
+    return steps

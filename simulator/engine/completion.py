@@ -81,6 +81,8 @@ class Completion:
         self._recorder.request(live, self._index, status, released_s)
         state = self._state
         del state.requests[live.row]
+        if state.adapters is not None and status is not Status.REJECTED:
+            state.adapters.ended(live)
         if state.companion is not None:
             state.companion.ended(live.row, aborted=status is Status.ABORTED)
         if self._on_end is not None:

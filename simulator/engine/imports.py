@@ -29,6 +29,7 @@ class Imports:
         self._state = state
         self._new_request = new_request
         state.orders_blocks = True
+        state.fills = None
         state.enters_late = False  # what comes from elsewhere enters with the first block that is filled here
         self._offered: deque[RequestState] = deque()
         self._loading: dict[int, RequestState] = {}

@@ -93,7 +93,13 @@ class LateResults:
         left, left_s = self._done, self.end_s
         if state.cache is not None and state.cache.keys is not None:
             for live in self._unentered(left):
-                state.cache.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
+                full_blocks = live.base_computed // state.batch.block_size
+                if state.fills is not None and live.paused:
+                    state.fills.enter(live, full_blocks)
+                elif state.fills is not None:
+                    state.fills.left(live, full_blocks)
+                else:
+                    state.cache.enter(state.requests[live.row], full_blocks)
         for live in left:
             self._completion.finish_late(live, left_s)
         for live in done:

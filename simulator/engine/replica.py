@@ -73,6 +73,8 @@ class Replica:
         self._ask: Callable[[View], object] = parts.policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._in_order = in_order(state, self._viewer)
+        if type(self) is Replica:
+            state.fill_late()
         self._view = self._viewer.view
         self._execute_step = parts.executor.execute
         self._decode_run_s = traits.decode_run_s if parts.fast_forward else None
@@ -107,6 +109,8 @@ class Replica:
         if self.completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if state.adapters is not None:
+            state.adapters.arrived(live)
         if state.companion is not None:
             state.companion.arrived(request, live)
         if self.changed is not None:
@@ -394,4 +398,6 @@ class Replica:
         if not tokens_left:
             return True
         state.batch.join(live, tokens_left)
+        if state.fills is not None:
+            state.fills.joined(live)
         return False

@@ -1,6 +1,6 @@
 """A replica as routers see it: an object that does not lead to the length of any answer."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 
 from simulator.engine.state import ReplicaState
 from simulator.request import ArrivingRequest
@@ -9,12 +9,12 @@ from simulator.request import ArrivingRequest
 class ReplicaLoad:
     """A replica's load: what a router chooses by. `group` is the name of its group in the fleet.
 
-    `max_num_seqs` are the slots of its batch, `num_blocks` its usable KV blocks.
+    `max_num_seqs` are the slots of its batch, `num_blocks` its usable KV blocks, `max_loras` its slots for adapters.
     """
 
     __slots__ = (
-        "_cached_tokens", "_running", "_used_blocks", "_waiting", "expected", "group", "index", "max_num_seqs",
-        "num_blocks",
+        "_cached_tokens", "_loras", "_running", "_used_blocks", "_waiting", "expected", "group", "index", "max_loras",
+        "max_num_seqs", "num_blocks",
     )  # fmt: skip
 
     def __init__(
@@ -24,6 +24,9 @@ class ReplicaLoad:
         self.group = group
         self.max_num_seqs = state.policy.max_num_seqs
         self.num_blocks = state.blocks.num_blocks
+        adapters = state.adapters
+        self.max_loras = 0 if adapters is None else adapters.max_loras
+        self._loras: Mapping[str, int] = {} if adapters is None else adapters.unfinished
         self._waiting: Sized = state.waiting
         self._running: Sized = state.running
         self._cached_tokens = cached_tokens
@@ -46,6 +49,11 @@ class ReplicaLoad:
     def num_unfinished(self) -> int:
         """Requests waiting or running."""
         return len(self._waiting) + len(self._running) + self.expected
+
+    @property
+    def loras(self) -> Collection[str]:
+        """The adapters of the requests waiting or running, as vLLM's metric of them tells it."""
+        return self._loras
 
     @property
     def used_blocks(self) -> int:

@@ -12,6 +12,7 @@ from simulator.division import cdiv
 from simulator.engine.adapters import Adapters
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
+from simulator.engine.late_fills import LateFills
 from simulator.engine.late_frees import LateFrees
 from simulator.engine.queue_prefixes import QueuePrefixes
 from simulator.engine.taken_back import take_back
@@ -83,7 +84,8 @@ class ReplicaState:
         self.prefilling: dict[RequestState, None] = {}
         self.paused: tuple[RequestState, ...] = ()
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
-        self.adapters = None if self.traits.max_loras is None else Adapters(self.traits.max_loras)
+        max_loras = self.traits.max_loras
+        self.adapters = None if max_loras is None else Adapters(max_loras, clock, records.adapters)
         counts_more = self.adapters is not None or self.traits.encodes_images
         self.count_more = self._counted if counts_more else None
         self.num_swapped = 0
@@ -99,6 +101,7 @@ class ReplicaState:
         self.orders_blocks = self.has_block_ids
         # Blocks filled by decoding enter the cache as their request leaves, unless others may find them before.
         self.enters_late = self.cache is not None and self.cache.keys is not None
+        self.fills: LateFills | None = None  # has them enter late though others may find them
         self._unknown = int(self.traits.async_scheduling)  # tokens of what is computed, where a plan is made
         if self.has_block_ids or self.cache is not None:
             self.batch.keep_members()
@@ -160,6 +163,7 @@ class ReplicaState:
         del self.running[live]
         if self.adapters is not None:
             self.adapters.left(live)
+            self.adapters.waits(live, now_s)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
@@ -187,8 +191,19 @@ class ReplicaState:
 
     def enter_decoded(self, live: RequestState, computed_tokens: int) -> None:
         """Enter what decoding has filled of a request into the cache, as far as it is known, as it leaves the batch."""
-        if self.cache is not None and self.enters_late:
-            self.cache.enter(self.requests[live.row], (computed_tokens - self._unknown) // self.batch.block_size)
+        full_blocks = (computed_tokens - self._unknown) // self.batch.block_size
+        if self.fills is not None:
+            self.fills.left(live, full_blocks)
+        elif self.cache is not None and self.enters_late:
+            self.cache.enter(self.requests[live.row], full_blocks)
+
+    def enter_filled(self, live: RequestState, full_blocks: int) -> None:
+        """Enter the full blocks of a request that stays in the batch."""
+        assert self.cache is not None
+        if self.fills is None:
+            self.cache.enter(self.requests[live.row], full_blocks)
+        else:
+            self.fills.enter(live, full_blocks)
 
     def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""
@@ -252,6 +267,8 @@ class ReplicaState:
         now = tuple([self._live(view, (DECODING,)) for view in paused])
         if now == self.paused:
             return False
+        if self.fills is not None:
+            self.fills.settle()
         stay = set(now)
         if len(stay) < len(now):
             raise self.broken("pauses a request twice")
@@ -390,6 +407,11 @@ class ReplicaState:
         if self.cut is not None and self.cut.status is PREFILLING:
             self.settle(self.cut)
         self.cut = None
+
+    def fill_late(self) -> None:
+        """Let what decoding fills enter the prefix cache late: the replica applies plans in order, its own alone."""
+        if isinstance(self.blocks, PrefixLedger):
+            self.fills = LateFills(self.requests, self.decode_clock, self.blocks, self.unknown)
 
     def unknown(self, live: RequestState) -> int:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""

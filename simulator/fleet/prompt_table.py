@@ -22,36 +22,45 @@ class PromptTable:
     def __init__(self, block_size: int, most: int) -> None:
         self._size = block_size
         self._most = most
-        self._holders: dict[Hashable, dict[int, None]] = {}
+        self._holders: dict[Hashable, int] = {}  # the replicas of a block, a bit each
+        self._sets: dict[int, int] = {}  # one object of each number among these
         self._used: dict[int, _Used] = {}  # by replica, the block used longest ago first
         self._chains: Chains = {}
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
         """The keys of a prompt's full blocks."""
         keys = BlockKeys(Request._make((*request[:4], 1, *request[4:], None)), self._size, self._chains)
-        return [keys[block] for block in range(request.input_tokens // self._size)]
+        blocks = request.input_tokens // self._size
+        known = keys.first(blocks)[:blocks]
+        return known + [keys[block] for block in range(len(known), blocks)]
 
     def longest(self, keys: list[Hashable]) -> tuple[int, list[int]]:
         """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""
         holders = self._holders
-        found: dict[int, None] = {}
-        depth = 0
+        found = depth = 0
         for key in keys:
             here = holders.get(key)
             if here is None:
                 break
             found, depth = here, depth + 1
-        return depth, sorted(found)
+        return depth, _numbers(found)
 
     def shares(self, keys: list[Hashable]) -> dict[int, int]:
         """For each replica that has been sent a first part of these blocks, how many."""
+        holders = self._holders
         found: dict[int, int] = {}
-        for depth, key in enumerate(keys, start=1):
-            here = self._holders.get(key)
-            if here is None:
+        before = depth = 0
+        for key in keys:
+            here = holders.get(key, 0)
+            if here != before:
+                for number in _numbers(before & ~here):
+                    found[number] = depth
+                before = here
+            if not here:
                 break
-            for number in here:
-                found[number] = depth
+            depth += 1
+        for number in _numbers(before):
+            found[number] = depth
         return found
 
     def size(self, number: int) -> int:
@@ -67,16 +76,29 @@ class PromptTable:
         used = self._used.get(number)
         if used is None:
             used = self._used[number] = OrderedDict()
-        holders = self._holders
+        holders, sets = self._holders, self._sets
+        bit = 1 << number
         for key in reversed(keys):
             if key in used:
                 used.move_to_end(key)
             else:
                 used[key] = None
-                holders.setdefault(key, {})[number] = None
+                here = holders.get(key, 0) | bit
+                holders[key] = sets.setdefault(here, here)
         while len(used) > self._most:
             key, _ = used.popitem(last=False)
-            here = holders[key]
-            del here[number]
-            if not here:
+            here = holders[key] & ~bit
+            if here:
+                holders[key] = sets.setdefault(here, here)
+            else:
                 del holders[key]
+
+
+def _numbers(bits: int) -> list[int]:
+    """The places of the bits that are set, rising."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return found

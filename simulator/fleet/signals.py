@@ -5,7 +5,7 @@ without delay (SGLang's router, nginx's least_conn): that is an interval of 0. O
 knows the queue and the KV cache as of the last scrape (the endpoint picker of llm-d and of the Gateway API Inference
 Extension scrapes every 50 ms). Here a look takes all signals of all replicas. Until the next one, `num_unfinished`
 grows with what the router itself sends, as such a router keeps count of that; what ends meanwhile is not seen, and
-`num_waiting`, `num_running` and the use of KV stay as they were, as scraped metrics do.
+`num_waiting`, `num_running`, the adapters and the use of KV stay as they were, as scraped metrics do.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -26,12 +26,13 @@ from simulator.request import ArrivingRequest
 class SeenLoad(ReplicaLoad):
     """A replica's load as of the last look, with the requests sent to it since."""
 
-    __slots__ = ("_live", "num_running", "num_unfinished", "num_waiting", "used_blocks")
+    __slots__ = ("_live", "loras", "num_running", "num_unfinished", "num_waiting", "used_blocks")
 
     num_waiting: int
     num_running: int
     num_unfinished: int
     used_blocks: int
+    loras: tuple[str, ...]
 
     def __init__(self, live: ReplicaLoad) -> None:
         self._live = live
@@ -39,11 +40,12 @@ class SeenLoad(ReplicaLoad):
         self.group = live.group
         self.max_num_seqs = live.max_num_seqs
         self.num_blocks = live.num_blocks
+        self.max_loras = live.max_loras
         self.show(Signal.of(live))
 
     def show(self, signal: Signal) -> None:
         """Take the signals of a look."""
-        self.num_waiting, self.num_running, self.used_blocks = signal
+        self.num_waiting, self.num_running, self.used_blocks, self.loras = signal
         self.num_unfinished = signal.num_waiting + signal.num_running
 
     def look(self) -> None:

@@ -28,11 +28,12 @@ class Signal(NamedTuple):
     num_waiting: int
     num_running: int
     used_blocks: int
+    loras: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, load: ReplicaLoad) -> Signal:
         """As it is now."""
-        return cls(load.num_waiting, load.num_running, load.used_blocks)
+        return cls(load.num_waiting, load.num_running, load.used_blocks, tuple(load.loras))
 
 
 class ReplicaHost(Protocol):

@@ -1,9 +1,9 @@
 """The stages of a pipeline: which layers each computes, what it holds, and the KV cache that fits on all of them.
 
 As in vLLM 0.33: `get_pp_indices` (vllm/distributed/utils.py:198) gives each stage as many layers; the rest go one each
-to the stages before the last, from the back. The first holds the embedding table, the last the head. A block has its
-KV of a stage's layers on that stage; the number of blocks is that of the stage with the fewest
-(vllm/v1/core/kv_cache_planning.py).
+to the stages before the last, from the back. A partition (its VLLM_PP_LAYER_PARTITION) gives the layers by hand. The
+first holds the embedding table, the last the head. A block has its KV of a stage's layers on that stage; the number of
+blocks is that of the stage with the fewest (vllm/v1/core/kv_cache_planning.py).
 """
 
 from collections.abc import Sequence
@@ -41,15 +41,22 @@ class Stage:
         return self.model.layers / self.of_layers
 
 
-def layers_of_stages(layers: int, stages: int) -> list[int]:
-    """Layers of each stage, in order. InputError where there are fewer layers than stages."""
+def layers_of_stages(layers: int, stages: int, partition: Sequence[int] | None = None) -> list[int]:
+    """Layers of each stage, in order; `partition` gives them. InputError where they do not come out even."""
+    if partition is not None:
+        if len(partition) != stages or sum(partition) != layers or min(partition) < 1:
+            given = ",".join(map(str, partition))
+            what = f"the partition {given} has {len(partition)} stages and {sum(partition)} layers"
+            alike = ",".join(map(str, layers_of_stages(layers, stages)))
+            raise InputError(f"{what}, the model {layers} layers for {stages} stages", hint=f"left out: {alike}")
+        return list(partition)
     if stages > layers:
         raise InputError(f"{stages} stages cannot share {layers} layers", hint=f"at most {layers}")
     even, left = divmod(layers, stages)
     return [even + (stages - 1 - left <= stage < stages - 1) for stage in range(stages)]
 
 
-def stages_of(model: Model, stages: int) -> list[Stage]:
+def stages_of(model: Model, stages: int, partition: Sequence[int] | None = None) -> list[Stage]:
     """The stages of a model, whose layers without experts come first.
 
     InputError where there are fewer layers than stages, or the layers keep different things of a request.
@@ -59,7 +66,7 @@ def stages_of(model: Model, stages: int) -> list[Stage]:
         raise InputError(f"{what}, whose blocks are not planned for stages yet", hint="pipeline_parallel: 1")
     found: list[Stage] = []
     first = 0
-    for layers in layers_of_stages(model.layers, stages):
+    for layers in layers_of_stages(model.layers, stages, partition):
         end = first + layers
         is_first, is_last = first == 0, end == model.layers
         part = replace(
@@ -77,7 +84,7 @@ def stages_of(model: Model, stages: int) -> list[Stage]:
     return found
 
 
-def stage_memories(of: MemorySettings, stages: int) -> list[MemorySettings]:
+def stage_memories(of: MemorySettings, stages: int, partition: Sequence[int] | None = None) -> list[MemorySettings]:
     """What decides the KV cache on the GPUs of each stage."""
     return [
         replace(
@@ -85,7 +92,7 @@ def stage_memories(of: MemorySettings, stages: int) -> list[MemorySettings]:
             model=stage.model,
             drafter_weight_bytes=round(stage.table_parameters / of.tensor_parallel * of.model.embedding_bytes),
         )
-        for stage in stages_of(of.model, stages)
+        for stage in stages_of(of.model, stages, partition)
     ]
 
 

@@ -6,7 +6,9 @@ content by these keys alone.
 """
 
 import sys
+from array import array
 from collections.abc import Hashable
+from struct import iter_unpack
 from typing import Final, cast
 
 from simulator.errors import InputError
@@ -24,6 +26,7 @@ IDS: Final = "ids"
 HASH: Final = "hash"
 GROUP: Final = "group"
 CONVERSATION: Final = "conversation"
+_BYTES = 8  # of a token id, where it is one of many: as bytes they are cut and hashed faster than as a tuple
 _AT_ONCE = 32  # keys worked out together, as decoding asks for one after the other
 
 
@@ -43,6 +46,7 @@ class BlockKeys:
         "_row",
         "_size",
         "_tokens",
+        "conversation",
         "num_shared",
         "tells_answer",
     )
@@ -54,12 +58,15 @@ class BlockKeys:
         self._lookahead = lookahead
         self._chains = chains
         self._request = request
-        self._tokens: tuple[int, ...] = ()
+        self._tokens = b""
+        self.conversation: str | None = None  # whose keys it may share
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
         self.num_shared = num_shared_blocks(request, block_size, lookahead)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
         if content is not None and content.prompt_token_ids:
-            self._tokens = content.prompt_token_ids + content.output_token_ids
+            self._tokens = _packed(request, content)
+        elif content is not None and not content.block_hashes:
+            self.conversation = content.conversation
 
     def __getitem__(self, block: int) -> Hashable:
         """The key of the full block with this index, from 0."""
@@ -76,13 +83,8 @@ class BlockKeys:
     def _extend(self, known: list[Hashable], start: int, stop: int) -> None:
         """Work out the keys of the blocks from `start` to before `stop`."""
         size, chains = self._size, self._chains
-        covered = size + self._lookahead
         if self._tokens:
-            key: Hashable = known[-1] if known else _of(self._request.lora, 0)
-            for first in range(start * size, stop * size, size):
-                name = _with_images(self._request, first, size, self._tokens[first : first + covered])
-                key = chains.setdefault((key, name), (len(chains) + 1) * NUMBER)
-                known.append(key)
+            self._extend_chain(known, start, stop)
             return
         for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
             if kind == HASH and self._request.lora is None:
@@ -90,6 +92,34 @@ class BlockKeys:
             else:
                 number = chains.setdefault((kind, name), (len(chains) + 1) * NUMBER)
             known += range(number + first, number + end)
+
+    def _extend_chain(self, known: list[Hashable], start: int, stop: int) -> None:
+        """The same where a block is named by its tokens and the block before: what follows a new block is new too."""
+        chains = self._chains
+        names = self._names(start, stop)
+        key: Hashable = known[-1] if known else _of(self._request.lora, 0)
+        for place, name in enumerate(names):
+            number = chains.get((key, name))
+            if number is None:
+                first = len(chains) + 1
+                new = range(first * NUMBER, (first + len(names) - place) * NUMBER, NUMBER)
+                chains.update(zip(zip([key, *new], names[place:], strict=False), new, strict=False))
+                known += new
+                return
+            known.append(number)
+            key = number
+
+    def _names(self, start: int, stop: int) -> list[tuple[Hashable, ...]]:
+        """What these blocks hold: their tokens, and the images that lie in them."""
+        size, request = self._size, self._request
+        packed = _BYTES * size
+        if not request.images and not self._lookahead:
+            return list(iter_unpack(f"{packed}s", self._tokens[packed * start : packed * stop]))
+        covered = packed + _BYTES * self._lookahead
+        return [
+            _with_images(request, block * size, size, (self._tokens[block * packed : block * packed + covered],))
+            for block in range(start, stop)
+        ]
 
 
 def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:
@@ -123,9 +153,10 @@ def stretches(
     if content.prompt_token_ids:
         tokens = content.prompt_token_ids + content.output_token_ids
         for block in range(start, stop):
-            name: Hashable = tokens[block * block_size : (block + 1) * block_size]
-            name = _with_images(request, block * block_size, block_size, name)
-            found.append((IDS, _of(lora, name), block, block + 1))
+            name = tokens[block * block_size : (block + 1) * block_size]
+            found.append(
+                (IDS, _of(lora, _with_images(request, block * block_size, block_size, name)), block, block + 1)
+            )
     elif content.block_hashes:
         hash_size = content.hash_block_size
         while start < stop:
@@ -142,7 +173,15 @@ def stretches(
     return found
 
 
-def _with_images(request: Request, first: int, size: int, name: Hashable) -> Hashable:
+def _packed(request: Request, content: PromptContent) -> bytes:
+    """The token ids of a request, each in 64 bits."""
+    try:
+        return array("q", content.prompt_token_ids + content.output_token_ids).tobytes()
+    except OverflowError:
+        raise InputError(f"request {request.request_id} has a token id of more than 64 bits") from None
+
+
+def _with_images(request: Request, first: int, size: int, name: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
     """What names a block from token `first` on with the images that lie in it: vLLM's hash holds both."""
     if not request.images:
         return name

@@ -7,12 +7,18 @@ those of a preempted request, which may come back for its own.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from simulator.memory.free_runs import BlockRun, FreeRuns
 from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
+from simulator.request_state import RequestState
+
+
+def _nothing(keys: Iterable[Hashable]) -> None:
+    """All that is full has entered."""
+
 
 _NOBODY = -1  # the row of runs that no request will look for
 
@@ -63,6 +69,10 @@ class PrefixLedger:
         self._others: dict[Hashable, list[BlockRun]] = {}  # the same of later ones, in order
         self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
         self.keys = RequestKeys(block_size)
+        # Requests of which more is full than has entered, by their conversation or the key of their next block; `fill`
+        # lets it enter.
+        self.unfilled: dict[Hashable, list[RequestState]] = {}
+        self.fill: Callable[[Iterable[Hashable]], None] = _nothing
 
     # Looking
 
@@ -70,35 +80,62 @@ class PrefixLedger:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses."""
         most = (num_tokens - self.keys.behind) // self.block_size
         known = self.keys.of(request).first(most)
+        if self.unfilled:
+            self._fill(request.row, known[:most])
         found = unused = 0
-        while found < most:
-            run = self._server(request.row, known, found)
+        serving = self._serving
+        shared = most if most < len(known) else len(known)
+        run: BlockRun | None
+        while found < shared:
+            run = serving.get(known[found])
             if run is None:
                 break
-            stop = self._reach(run, request.row, known, found, most)
+            stop = self._reach(run, known, found, shared)
             if not run.references:
                 unused += stop - found
             found = stop
+        while shared <= found < most:
+            run = self._own_run(request.row, found)
+            if run is None:
+                break
+            if not run.references:
+                unused += 1
+            found += 1
         if found and self.keys.drops_hit_block:
             last = self._server(request.row, known, found - 1)
             return found - 1, unused - (last is not None and not last.references)
         return found, unused
 
+    def entered(self, row: int) -> int:
+        """Leading blocks of a request that have entered."""
+        table = self._tables.get(row)
+        return 0 if table is None else table.entered
+
+    def _fill(self, row: int, keys: list[Hashable]) -> None:
+        """Let blocks enter that are full, before these of a request are looked up or enter."""
+        conversation = self.keys.conversation(row)
+        if conversation is not None:
+            if conversation in self.unfilled:
+                self.fill([conversation])
+        elif not self.unfilled.keys().isdisjoint(keys):
+            self.fill([key for key in keys if key in self.unfilled])
+
     def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:
         """The run that a request with these keys of shared blocks finds a place of its sequence in."""
         return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
 
-    def _reach(self, run: BlockRun, row: int, known: list[Hashable], start: int, stop: int) -> int:
+    def _reach(self, run: BlockRun, known: list[Hashable], start: int, stop: int) -> int:
         """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
-        if run.keys is not None:
-            stop = min(stop, run.start + run.size, len(known))
-            asked = known[start:stop]
-            if run.keys[start - run.start : stop - run.start] == asked and self._others.keys().isdisjoint(asked):
-                return stop
-        place = start + 1
-        while place < stop and self._server(row, known, place) is run:
+        end = run.start + run.size
+        if stop > end:
+            stop = end
+        servers = list(map(self._serving.get, known[start:stop]))
+        if servers.count(run) == stop - start:
+            return stop
+        place = 1
+        while servers[place] is run:
             place += 1
-        return place
+        return start + place
 
     def _own_run(self, row: int, place: int) -> BlockRun | None:
         """The first run to have entered that holds this place of a request's own blocks."""
@@ -129,11 +166,19 @@ class PrefixLedger:
         if not blocks:
             return
         known = self.keys.of(request).first(blocks)
+        shared = blocks if blocks < len(known) else len(known)
         start = 0
+        while start < shared:
+            serving = self._serving[known[start]]
+            stop = self._reach(serving, known, start, shared)
+            self._use(table, serving, start, stop)
+            start = stop
         while start < blocks:
-            run = self._server(request.row, known, start)
+            run = self._own_run(request.row, start)
             assert run is not None
-            stop = self._reach(run, request.row, known, start, blocks)
+            stop = start + 1
+            while stop < blocks and self._own_run(request.row, stop) is run:
+                stop += 1
             self._use(table, run, start, stop)
             start = stop
 
@@ -161,17 +206,24 @@ class PrefixLedger:
         else:
             half.keys = run.keys[head:]
             del run.keys[head:]
-            for key in half.keys:
-                if self._serving[key] is run:
-                    self._serving[key] = half
-                else:
-                    others = self._others[key]
-                    others[others.index(run)] = half
+            if self._others.keys().isdisjoint(half.keys):
+                self._serving.update(dict.fromkeys(half.keys, half))
+            else:
+                self._hand_over(half.keys, run, half)
         if run.references:
             half.rest, run.rest = run.rest, half
         else:
             self._free.put(half, run)
         return half
+
+    def _hand_over(self, keys: list[Hashable], run: BlockRun, half: BlockRun) -> None:
+        """Let a half of a run have the blocks with these keys."""
+        for key in keys:
+            if self._serving[key] is run:
+                self._serving[key] = half
+            else:
+                others = self._others[key]
+                others[others.index(run)] = half
 
     def allocate(self, row: int, num_blocks: int) -> None:
         """Give the request `num_blocks` more blocks, evicting what they held."""
@@ -234,6 +286,8 @@ class PrefixLedger:
 
     def _enter_shared(self, table: RequestBlocks, row: int, new: list[Hashable]) -> None:
         """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
+        if self.unfilled:
+            self._fill(row, new)
         run = table.runs[-1] if table.runs else None
         if run is None or run.keys is None or run.references > 1 or run.start + run.size < table.held:
             run = BlockRun(row, table.held, 0, [])
@@ -244,6 +298,9 @@ class PrefixLedger:
         run.size += len(new)
         table.held += len(new)
         serving = self._serving
+        if serving.keys().isdisjoint(new):
+            serving.update(dict.fromkeys(new, run))
+            return
         for key in new:
             if key in serving:
                 self._others.setdefault(key, []).append(run)

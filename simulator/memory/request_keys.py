@@ -1,7 +1,6 @@
 """The block keys of the requests that a prefix cache has to do with."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Hashable
 
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import Request
@@ -46,21 +45,12 @@ class RequestKeys:
         if keys is not None:
             self.num_telling -= keys.tells_answer
 
-    def steps_to_hit(self, request: Request, hits: int, decoding: Iterable[tuple[Request, int]]) -> int:
-        """Decode steps until a request with so many leading blocks in the cache may find another there.
-
-        `decoding` are those who may fill it, with the tokens of theirs that are known by now. As long as no other
-        request comes or goes, blocks are only evicted besides.
-        """
-        size = self.block_size
-        steps = sys.maxsize
+    def key_at(self, request: Request, place: int) -> Hashable | None:
+        """The key of this block of a request; None where it is behind those that others may have."""
         keys = self.of(request)
-        if keys.num_shared <= hits:
-            return steps
-        awaited = keys.first(hits + 1)[hits]
-        full = (hits + 1) * size
-        for other, tokens in decoding:
-            theirs = self.of(other)
-            if theirs.num_shared > hits and tokens < full and theirs.first(hits + 1)[hits] == awaited:
-                steps = min(steps, full - tokens)
-        return steps
+        return keys.first(place + 1)[place] if place < keys.num_shared else None
+
+    def conversation(self, row: int) -> str | None:
+        """The conversation of a request at hand, whatever adapter serves it."""
+        keys = self._keys.get(row)
+        return None if keys is None else keys.conversation

@@ -44,43 +44,30 @@ class StateTables(GroupTables):
         self.fresh: set[tuple[int, Hashable]] = set()  # keys that entered in this step, which nobody may hit yet
         self._saving = Saving(rules.hash_size, self.size, cache.checkpoint)
         self._started: set[int] = set()
-        self._last: dict[int, int] = {}  # row -> place of the state when its table last grew
         self._retired: dict[int, int] = {}  # row -> places from the start that hold nothing any more
         self._saves: dict[int, tuple[int, int]] = {}  # row -> tokens of the state saved inside its chunk, and its place
 
     def dropped(self, row: int, computed: int) -> list[int]:
-        """(:1635)"""
+        """(:1608) What :1635 frees besides lies below these too, as nothing enters the table there again."""
         table = self.tables.get(row)
         if not table:
             return []
         stop = min(max(0, computed - 1) // self.size, len(table))
-        places = [place for place in range(stop - 1, self._retired.get(row, 0) - 1, -1) if table[place] != NULL]
-        last = self._last.get(row)
-        if last is not None and last < cdiv(computed, self.size) - 1 and table[last] != NULL and last not in places:
-            places.append(last)
-        return places
+        return [place for place in range(stop - 1, self._retired.get(row, 0) - 1, -1) if table[place] != NULL]
 
     def drop(self, row: int, computed: int) -> None:
         """(:1608)"""
-        table, last = self.tables.get(row), self._last.get(row)
-        for place in (places := self.dropped(row, computed)):
-            assert table is not None
-            if place == last and place == places[-1] and place >= max(0, computed - 1) // self.size:
-                self._release(table, places[:-1])
-                self._release(table, [place])
-                break
-        else:
-            if table is not None:
-                self._release(table, places)
-        stop = min(max(0, computed - 1) // self.size, len(table or ()))
-        if stop > self._retired.get(row, 0):
-            self._retired[row] = stop
-
-    def _release(self, table: list[int], places: Sequence[int]) -> None:
+        table = self.tables.get(row)
+        if not table:
+            return
+        places = self.dropped(row, computed)
         blocks = [table[place] for place in places]
         for place in places:
             table[place] = NULL
         self.pool.release(blocks)
+        stop = min(max(0, computed - 1) // self.size, len(table))
+        if stop > self._retired.get(row, 0):
+            self._retired[row] = stop
 
     def needed(self, asked: Reach, hit: Sequence[int] = (), gone: Sequence[int] = (), *, whole: bool = False) -> int:
         """(:1692) More than there are, where the hit's state is computed in this very step."""
@@ -118,8 +105,6 @@ class StateTables(GroupTables):
         self._started.add(row)
         if needed <= len(table) and tail is None and not saves:
             return
-        if table:
-            self._last[row] = len(table) - 1
         table += [NULL] * (needed - 1 - saves - len(table))
         blocks = self.pool.take(max(0, needed - len(table)) + (tail is not None))
         if tail is not None:
@@ -141,7 +126,7 @@ class StateTables(GroupTables):
 
     def free(self, row: int) -> None:
         self._started.discard(row)
-        for kept in (self._last, self._retired, self._saves):
+        for kept in (self._retired, self._saves):
             kept.pop(row, None)
         super().free(row)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simulator.metrics.adapter_metrics import ADAPTER_METRICS
 from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
@@ -329,6 +330,7 @@ _TABLE = (
     ),
     *DRAFT_METRICS,
     *COPY_METRICS,
+    *ADAPTER_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,

@@ -3,7 +3,7 @@
 Times are in seconds. The label `engine` is the replica's number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from simulator.results.records import Cause
 
@@ -33,6 +33,11 @@ DRAFT_COUNTERS: Mapping[str, str] = {
 }
 DRAFTS_BY_POSITION = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens per draft position."
 """Only where tokens are drafted; the label `position` counts from 0 (`v1/spec_decode/metrics.py`)."""
+LORA = "lora_requests_info", "Running stats on lora requests."
+LORA_LABELS = "max_lora", "waiting_lora_adapters", "running_lora_adapters"
+"""Only where adapters are served. The value is the time of the sample; both lists name the adapters of all requests,
+waiting or running, as `LoRARequestStates` has them (`v1/metrics/stats.py`). vLLM gives no `engine`: of several replicas
+the adapters of all stand there."""
 SUCCESS = "request_success", "Count of successfully processed requests."
 REJECTIONS = "admission_rejections", "Number of admission attempts rejected by a queue limit, by reason."
 QUEUE_LIMITS = {Cause.QUEUE_FULL: "max_num_queued_reqs", Cause.TOKENS_FULL: "max_num_queued_tokens"}
@@ -59,6 +64,12 @@ HISTOGRAMS: Mapping[str, Sequence[float]] = {
 """Their upper bounds; those of `TOKENS` depend on the longest context."""
 
 TOKENS = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
+
+
+def lora_labels(max_loras: int, adapters: Iterable[str]) -> list[str]:
+    """The values of `LORA_LABELS`, each adapter named once."""
+    names = ",".join(dict.fromkeys(adapters))
+    return [str(max_loras), names, names]
 
 
 def help_of(histogram: str) -> str:

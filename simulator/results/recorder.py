@@ -12,6 +12,7 @@ from simulator.columns import Column, joined
 from simulator.request_state import RequestState, Setbacks
 from simulator.results.buffers import Table
 from simulator.results.records import (
+    AdapterColumns,
     CopyColumns,
     DraftColumns,
     GapColumns,
@@ -145,6 +146,7 @@ class Recorder:
             transfers=transfers if len(transfers.row) else None,
             drafts=self._draft_columns(),
             copies=self._copy_columns(),
+            adapters=self._adapter_columns(),
         )
 
     def _draft_columns(self) -> DraftColumns | None:
@@ -162,6 +164,12 @@ class Recorder:
         columns = self.copies.columns()
         order = np.lexsort((columns["stored"], columns["start_s"], columns["replica"]))
         return CopyColumns(**{name: column[order] for name, column in columns.items()})
+
+    def _adapter_columns(self) -> AdapterColumns | None:
+        """By request and time; None where no request with an adapter was admitted."""
+        columns = Table.joined([replica.adapters for replica in self.replicas]).columns()
+        order = np.lexsort((columns["at_s"], columns["row"]))
+        return AdapterColumns(**{name: column[order] for name, column in columns.items()}) if len(order) else None
 
     def _request_columns(self, workload: Workload) -> Sinks:
         """One entry a request, in workload order."""

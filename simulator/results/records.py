@@ -170,15 +170,29 @@ class TransferColumns:
 
 @dataclass(frozen=True, slots=True)
 class CopyColumns:
-    """One entry a copy of KV between a replica's GPUs and its host, by replica and start."""
+    """One entry a copy of KV between a replica's GPUs and its host, or its host and a further tier.
+
+    By replica and start.
+    """
 
     row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
     replica: Annotated[Ints, doc("the number of the replica")]
-    stored: Annotated[Ints, doc("1: to the host, 0: from it")]
+    tier: Annotated[Ints, doc("0: between GPUs and host, 1, 2: between host and this further tier")]
+    stored: Annotated[Ints, doc("1: away from the GPUs, 0: towards them")]
     tokens: Annotated[Ints, doc("whose KV it is")]
     bytes: Annotated[Ints, doc("copied, over all GPUs")]
     start_s: Annotated[Floats, doc("the link begins with it")]
     end_s: Annotated[Floats, doc("all of it has arrived")]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterColumns:
+    """One entry an admission of a request with an adapter, by request and time."""
+
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    at_s: Annotated[Floats, doc("when it entered the batch")]
+    loaded: Annotated[Ints, doc("1: its adapter was copied to the GPU for it, 0: it lay there")]
+    shut_out_s: Annotated[Floats, doc("of its wait, with all slots taken by other adapters")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +244,7 @@ class Records(StoredColumns):
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     drafts: DraftColumns | None = None  # None: nothing is drafted
     copies: CopyColumns | None = None  # None: nothing is stored on a host
+    adapters: AdapterColumns | None = None  # None: no request has an adapter
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

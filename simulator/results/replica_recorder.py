@@ -1,4 +1,4 @@
-"""Collects what one replica does while it runs: rows of steps, steps, gaps between tokens, and requeues."""
+"""Collects what one replica does while it runs: rows of steps, steps, gaps, requeues, and uses of adapters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "sw
        "draft_tokens")  # fmt: skip
 _GAP = ("gap_s", "count", "end_s")
 _REQUEUE = ("row", "from_s", "to_s", "swapped")
+_ADAPTER = ("row", "at_s", "loaded", "shut_out_s")
 
 
 class ReplicaRecorder:
-    """Rows, steps, gaps and requeues of one of `replicas`: apart, so that nothing depends on how they interleave."""
+    """What one of `replicas` does: apart from the others, so that nothing depends on how they interleave."""
 
     def __init__(self, replicas: int) -> None:
         cut_rows = max(CUT_ROWS // replicas, _FEWEST_ROWS)
@@ -32,6 +33,7 @@ class ReplicaRecorder:
         self.odd_rows = Table(ODD, cut_rows)
         self.late_gaps = Table(_GAP, cut_rows)
         self.requeues = Table(_REQUEUE, cut_rows)
+        self.adapters = Table(_ADAPTER, cut_rows)
         self.step_end_s = Series("d")
         self.step_used_blocks = Series("i")
         self._cut_steps = self._cut_at = max(_CUT_STEPS // replicas, _FEWEST_STEPS)
@@ -41,13 +43,15 @@ class ReplicaRecorder:
 
     def __reduce__(self) -> tuple[type[ReplicaRecorder], tuple[int], tuple[Any, ...]]:
         # Compiled, a class is made by its constructor alone.
-        parts = self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks
-        state = (*parts, self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s)
+        tables = self.rows, self.odd_rows, self.late_gaps, self.requeues, self.adapters
+        steps = self.step_end_s, self.step_used_blocks, self._cut_steps, self._cut_at
+        state = (*tables, *steps, self.num_rows, self.num_steps, self.end_s)
         return ReplicaRecorder, (1,), state
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks = state[:6]
-        self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s = state[6:]
+        self.rows, self.odd_rows, self.late_gaps, self.requeues, self.adapters = state[:5]
+        self.step_end_s, self.step_used_blocks, self._cut_steps, self._cut_at = state[5:9]
+        self.num_rows, self.num_steps, self.end_s = state[9:]
 
     def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
         """A row begins at `start_s` with a step of this shape.

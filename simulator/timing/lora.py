@@ -8,7 +8,7 @@ their slots (`max_lora_rank`), to which smaller ones are padded. Experts have no
 request has an adapter takes what it takes without (graphs without adapters, `cudagraph_specialize_lora`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simulator.errors import InputError
@@ -48,20 +48,23 @@ def projections(model: Model, tensor_parallel: int) -> tuple[Projection, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Loras:
-    """Adapters of one rank on one kind of GPU."""
+    """Adapters of one rank on one kind of GPU. InputError for a model whose adapters are not priced.
+
+    `slot_bytes` are the bytes of one adapter on each GPU: the matrices that are not divided lie on all.
+    """
 
     model: Model
     gpu: Gpu
     tensor_parallel: int
     rank: int
+    slot_bytes: int = field(init=False)
+    _projections: tuple[Projection, ...] = field(init=False, repr=False)
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one adapter on each GPU: the matrices that are not divided lie on all."""
-        weights = sum(
-            each.slices * each.inputs + each.outputs for each in projections(self.model, self.tensor_parallel)
-        )
-        return self.model.layers * self.rank * weights * _BYTES
+    def __post_init__(self) -> None:
+        found = projections(self.model, self.tensor_parallel)
+        weights = sum(each.slices * each.inputs + each.outputs for each in found)
+        object.__setattr__(self, "_projections", found)
+        object.__setattr__(self, "slot_bytes", self.model.layers * self.rank * weights * _BYTES)
 
     def s(self, shape: StepShape) -> float:
         """Seconds that a step of this shape spends on its adapters, their way from host memory included."""
@@ -73,7 +76,7 @@ class Loras:
     def _kernels_s(self, tokens: int, loras: int) -> float:
         bandwidth = self.gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_EFFICIENCY
         layer_s = 0.0
-        for inputs, outputs, slices in projections(self.model, self.tensor_parallel):
+        for inputs, outputs, slices in self._projections:
             between = tokens * slices * self.rank * _FLOAT32
             shrink = (tokens + loras * slices * self.rank) * inputs * _BYTES + between
             expand = (2 * tokens + loras * self.rank) * outputs * _BYTES + between

@@ -33,6 +33,9 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
         {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 2, "disable_eagle_block_drop": True}},
         {"watermark": 0.02, "reserve_full_isl": False, "max_num_active_seqs": 100},
         {"long_prefill_token_threshold": 64, "long_prefill_token_threshold_adaptive": True, "version": "0.32"},
+        {"disable_hybrid_kv_cache_manager": True},
+        {"prefix_match_unit": 16, "prefix_cache_retention_interval": "all"},
+        {"disable_hybrid_kv_cache_manager": False, "prefix_cache_retention_interval": 64},
     ],
     "vllm_v0": [{"enable_chunked_prefill": True}, {"order": "priority"}],
     "sglang": [
@@ -53,6 +56,16 @@ ENGINE: dict[str, list[dict[str, Any]]] = {
     ],
     "tgi": [{"max_batch_prefill_tokens": 1024, "max_batch_total_tokens": 90_000}, {"waiting_served_ratio": 1.2}],
 }  # fmt: skip
+OFFLOAD: list[dict[str, Any]] = [
+    {"host_gib": 64.0},
+    {"host_gib": 0.5, "policy": "arc", "store_threshold": 2, "sync_load_budget_bytes": 10**6},
+    {
+        "host_gib": 100.0,
+        "blocks_per_chunk": 4,
+        "offload_prompt_only": False,
+        "tiers": [{"type": "fs"}, {"type": "obj"}],
+    },
+]
 LAUNCHES = {name: launch for name in built_in_policies() if (launch := server_of(name).launch) is not None}
 OWN = [name for name, launch in LAUNCHES.items() if launch.is_own]
 NEAREST = [name for name, launch in LAUNCHES.items() if not launch.is_own]
@@ -96,6 +109,39 @@ def test_flags_of_a_plan_are_read_back_as_the_same_scenario(
         [],
         ["--async-scheduling"],
     )
+
+
+@pytest.mark.parametrize("offload", OFFLOAD, ids=str)
+def test_kv_on_the_host_is_read_back(offload: dict[str, Any]) -> None:
+    engine = {"enable_prefix_caching": True, "async_scheduling": True}
+    chosen = scenario("vllm", engine, {"gpu": "h100", "kv_offload": offload})
+    found = read_back(chosen)
+    assert found.hardware == chosen.hardware
+    assert deploy(found) == deploy(chosen)
+    assert ("--kv-transfer-config" in deploy(chosen)) == (len(offload) > 1)
+
+
+EXTRA = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": %s}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "offload"),
+    [
+        ("--kv-offloading-size 8 --kv-offloading-backend native", {"host_gib": 8}),
+        ("--kv-transfer-config '" + EXTRA % '{"cpu_bytes_to_use": 4294967296, "block_size": 64}' + "'",
+         {"host_gib": 4.0, "blocks_per_chunk": 4}),
+        ("--kv-offloading-size 8 --kv-transfer-config '" + EXTRA % '{"cpu_bytes_to_use": 1, "eviction_policy": "arc"}'
+         + "'", {"host_gib": 8, "policy": "arc"}),
+        ("--kv-transfer-config '" + EXTRA % "{}" + "'", None),
+        ("--kv-transfer-config '" + EXTRA % '{"cpu_bytes_to_use": 9, "spec_name": "Mine"}' + "'", None),
+        ("--kv-transfer-config " + "'{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_both\"}'", None),
+    ],
+)  # fmt: skip
+def test_flags_of_kv_offload_say_one_key(flags: str, offload: dict[str, Any] | None) -> None:
+    start = read_source(f"vllm serve meta-llama/Llama-3.1-8B-Instruct {flags}")[0]
+    found = make([start], gpu="h100")
+    assert found.data["hardware"].get("kv_offload") == offload
+    assert bool(found.read.not_modelled) == ("Nixl" in flags or "Mine" in flags)
 
 
 def test_replicas_are_read_back() -> None:

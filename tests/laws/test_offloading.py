@@ -1,6 +1,7 @@
 """Laws of KV on the host: requests, blocks and chunks are conserved, and no block is written under a copy."""
 
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,9 @@ from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.copier import LOAD, STORE
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.request import ConnectedRequest
+from simulator.engine.connector.tiering import Tiering
 from simulator.fleet.group import ReplicaGroup
-from simulator.memory.offload import OffloadConfig
+from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.results.records import Status
@@ -42,9 +44,10 @@ class Noting(ConnectedBlocks):
 class Watched(Offloading):
     """A connector whose laws are looked at in each step."""
 
-    def __init__(self, config: OffloadConfig, blocks: Noting, *, overlaps: bool) -> None:
-        super().__init__(config, blocks, overlaps=overlaps)
-        self.noting = blocks
+    @property
+    def noting(self) -> Noting:
+        assert isinstance(self._blocks, Noting)
+        return self._blocks
 
     def before(self, now_s: float, busy_until_s: float) -> float:
         ready_s = super().before(now_s, busy_until_s)
@@ -61,10 +64,30 @@ class Watched(Offloading):
         return ready_s
 
 
+class WatchedTiers(Tiering, Watched):
+    """Such a connector with further tiers."""
+
+    def before(self, now_s: float, busy_until_s: float) -> float:
+        ready_s = super().before(now_s, busy_until_s)
+        for tier, queues in zip(self.further, self._queues, strict=True):
+            tier.check()
+            for key in (key for queue in queues for job in queue for key in job.keys):
+                assert self.tier.chunks[key] == -1 or self.tier.chunks[key] > 0, "the host lost what a tier copies"
+                assert tier.chunks[key] == -1 or tier.chunks[key] > 0, "a tier lost what it copies"
+        return ready_s
+
+
+def further(rng: random.Random) -> FurtherTierConfig:
+    """A random tier below the host."""
+    size, bandwidth = rng.choice([None, 8, 60]), rng.choice([1e9, 2e10])
+    return FurtherTierConfig(size, bandwidth, rng.choice([0.0, 0.01]), rng.choice(["lru", "arc"]))
+
+
 def serve(
     seed: int, *, fast_forward: bool = True, aborts: bool = False, kind: type[Watched] = Watched
 ) -> tuple[Run, list[Watched]]:
-    """A random run, and the connector of its replica."""
+    """A random run, and the connector of its replica; every other one has further tiers."""
+    tiers = seed % 2 == 1 and kind is Watched
     rng = random.Random(seed)
     count, slots = rng.randint(6, 30), rng.choice([2, 4, 16])
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (150, 40)]
@@ -93,9 +116,11 @@ def serve(
         eviction_policy=rng.choice(["lru", "arc"]),
         blocks_per_chunk=rng.choice([1, 2]),
         offload_prompt_only=rng.random() < 0.5,
-        store_threshold=rng.choice([0, 2]),
+        store_threshold=0 if tiers else rng.choice([0, 2]),
         sync_load_blocks=rng.choice([0, 4]),
     )
+    if tiers:
+        kind, config = WatchedTiers, replace(config, tiers=tuple(further(rng) for _ in range(rng.choice([1, 2]))))
     made: list[Watched] = []
 
     def connector(blocks: Any, overlaps: bool) -> Watched:
@@ -130,6 +155,10 @@ def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
     assert blocks.num_free == blocks.num_blocks
     assert not connector.has_work
     assert connector.tier.num_idle == len(connector.tier.chunks)
+    if isinstance(connector, Tiering):
+        assert all(tier.num_idle == len(tier.chunks) for tier in connector.further)
+        assert not connector._uses  # nothing is kept of requests that have left
+        assert not connector._host._answers
     copies = run.records.copies
     if copies is not None:
         assert (copies.bytes == copies.tokens // SIZE * (1 << 21)).all()

@@ -68,7 +68,15 @@ def balancer(case: Case) -> list[int]:
 def idle(rank: int) -> Any:
     """An idle rank. Its use of KV is shown as a share: it has one block."""
     return SimpleNamespace(
-        index=rank, group="default", max_num_seqs=1, num_blocks=1, num_waiting=0, num_running=0, used_blocks=0
+        index=rank,
+        group="default",
+        max_num_seqs=1,
+        num_blocks=1,
+        num_waiting=0,
+        num_running=0,
+        used_blocks=0,
+        loras=(),
+        max_loras=0,
     )
 
 

@@ -41,7 +41,7 @@ def measure() -> StudyResult:
     figures |= {
         "gain_few": _ratio(found, "prefix_cache_hit_rate", "prefix_affinity", "round_robin", fewest),
         "gain_many": _ratio(found, "prefix_cache_hit_rate", "prefix_affinity", "round_robin", most),
-        "ideal": 100.0 * _ideal_hits(),
+        "ideal": 100.0 * ideal_hits(SCENARIO),
     }
     figures |= _tail()
     ample = scenarios.load(SCENARIO, [f"replicas={fewest}", "hardware.num_gpu_blocks=2000000"])
@@ -51,9 +51,9 @@ def measure() -> StudyResult:
     return StudyResult(figures, [_table(found)], _panels(found))
 
 
-def _ideal_hits() -> float:
+def ideal_hits(scenario: str) -> float:
     """The share of prompt tokens that one cache for all, which forgets nothing, would find."""
-    workload = build_workload(scenarios.load(SCENARIO))
+    workload = build_workload(scenarios.load(scenario))
     seen: set[int] = set()
     found = 0
     for tokens, content in zip(workload.input_tokens.tolist(), workload.content or (), strict=True):

@@ -1,6 +1,7 @@
 """A snapshot at the end of the run in Prometheus' text format, by vLLM's names (`simulator.metrics.vllm_metrics`).
 
-What `batchlab serve` shows as it goes, once, of a finished run: no sample tells when it was made.
+What `batchlab serve` shows as it goes, once, of a finished run: no sample tells when it was made. The adapters in use
+are left out: a finished run uses none.
 """
 
 from collections.abc import Iterator

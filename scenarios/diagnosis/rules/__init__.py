@@ -9,6 +9,7 @@ from scenarios.diagnosis.finding import Rule
 from scenarios.diagnosis.rules import (
     admission_bound,
     chunk_size,
+    kv_link,
     load_bound,
     long_prompts,
     memory_bound,
@@ -24,6 +25,7 @@ from scenarios.diagnosis.rules import (
 
 RULES: tuple[Rule, ...] = (
     padding.RULE,
+    kv_link.RULE,
     prefix_cache.RULE,
     router.RULE,
     starvation.RULE,

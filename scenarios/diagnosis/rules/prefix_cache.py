@@ -1,15 +1,19 @@
 """Prompts that were computed before are computed again: the cache is off, cold, or too small."""
 
+import math
 from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import caches_prefixes
 from scenarios.assembly.workloads import build_workload
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
+from scenarios.diagnosis.loads import HOST_GIB, kv_gib, load_token_s, with_host
 from scenarios.diagnosis.rules.memory_bound import more_memory
 from simulator.errors import InputError
+from simulator.metrics.copy_metrics import loaded_tokens
 from simulator.percent import percent
 from simulator.policies import DEFAULT_POLICY
 from simulator.request import PromptContent
@@ -88,7 +92,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None  # nothing is known of the prompts, or what is asked depends on the answers
     same, anywhere = seen_before(workload, requests.replica, evidence.records.block_size)
     begun = ~np.isnan(requests.first_token_s)
-    found = np.minimum(requests.cached_tokens, requests.input_tokens)
+    found = np.minimum(requests.cached_tokens + loaded_tokens(evidence.records), requests.input_tokens)
     missed = np.where(begun, np.maximum(anywhere - found, 0), 0)
     missed_s = missed * evidence.prompt_token_s
     share = float(missed_s.sum()) / evidence.busy_s if evidence.busy_s else 0.0
@@ -99,7 +103,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     here = float(same[begun].sum()) / input_tokens
     gain = 1 / (1 - min(share, 0.99))
     waited = evidence.late.queued_s * evidence.relieved(gain) + missed_s[evidence.late.row]
-    kind, why, remedies = _kind(evidence, hit, here, could)
+    distinct = float((requests.input_tokens - anywhere)[begun].sum()) / evidence.records.replicas
+    kind, why, remedies = _kind(evidence, hit, here, could, distinct)
     words = (
         f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been "
         f"computed before{why}; computing them again took {percent(share)} of the busy time"
@@ -114,8 +119,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     return Claim(words, numbers, remedies, waited_s=waited, lost=share * evidence.busy_share)
 
 
-def _kind(evidence: Evidence, hit: float, here: float, could: float) -> tuple[str, str, list[Remedy]]:
-    """Tell by what most is missed: off, thrashing (seen on the replica, and evicted) or cold (seen on another)."""
+def _kind(evidence: Evidence, hit: float, here: float, could: float, distinct: float) -> tuple[str, str, list[Remedy]]:
+    """Tell by what most is missed: off, thrashing (seen on the replica, and evicted) or cold (seen on another).
+
+    `distinct` prompt tokens of a replica had not been seen before: a host that holds them forgets nothing.
+    """
     engine = evidence.scenario.engine
     if not engine.enable_prefix_caching:
         change: dict[str, bool | str] = {"engine.enable_prefix_caching": True}
@@ -124,7 +132,7 @@ def _kind(evidence: Evidence, hit: float, here: float, could: float) -> tuple[st
         return "off", "", [Remedy(change, "keep the KV of prompts, and find it again")]
     if here - hit >= could - here:
         why = f", {percent(here)} on the same replica: it was evicted before it was asked for again"
-        return "thrashing", why, [*_affinity(evidence), *more_memory(evidence)]
+        return "thrashing", why, [*_affinity(evidence), *_offload(evidence, distinct), *more_memory(evidence)]
     why = f", but only {percent(here)} on the same replica: requests with a common beginning are sent to others"
     return "cold", why, _affinity(evidence)
 
@@ -135,6 +143,25 @@ def _affinity(evidence: Evidence) -> list[Remedy]:
     return [Remedy({"router": "prefix_affinity"}, "send a prompt to the replica that has seen its beginning")]
 
 
+def _offload(evidence: Evidence, tokens: float) -> list[Remedy]:
+    """Propose host memory for the KV of so many tokens, where loading a token is faster than computing it."""
+    scenario = evidence.scenario
+    compute_s = float(evidence.prices.token_s.mean())
+    if scenario.fleet is not None or (load_s := load_token_s(scenario)) >= compute_s:
+        return []
+    given = scenario.hardware.kv_offload
+    needed = 2.0 ** math.ceil(math.log2(max(kv_gib(scenario, tokens), 1.0)))
+    host_gib = min(needed, HOST_GIB * scenario.hardware.tensor_parallel)
+    if given is not None and given.host_gib >= host_gib:
+        return []
+    try:
+        build(with_host(scenario, host_gib))
+    except InputError:
+        return []
+    took = f"loading takes {1e6 * load_s:.3g} us a token, and computing {1e6 * compute_s:.3g} us"
+    return [Remedy({"hardware.kv_offload.host_gib": host_gib}, f"keep the KV of prompts in host memory: {took}")]
+
+
 RULE = Rule(
     "prefix-cache",
     "a cold or thrashing prefix cache",
@@ -143,6 +170,6 @@ RULE = Rule(
     f"Prompt tokens that an earlier request had were not found, and took at least {percent(WASTE)} of the busy time, "
     "by the time that a prompt token added to the run's steps. That time counts, and the part of the queue that it "
     "would have served.",
-    "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
+    "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV, on the host too (`hardware.kv_offload`)",
     _find,
 )

@@ -12,6 +12,7 @@ from simulator.columns import described
 from simulator.metrics.fleet_metrics import PartColumns, by_replica
 from simulator.metrics.latency import RequestLatencies, request_latencies
 from simulator.results.records import (
+    AdapterColumns,
     CallColumns,
     CopyColumns,
     DraftColumns,
@@ -25,7 +26,7 @@ from simulator.results.records import (
 )
 from simulator.results.shared_prefixes import PrefixColumns
 
-T = TypeVar("T", LifeColumns, TransferColumns, DraftColumns, CopyColumns, PrefixColumns, RowColumns)
+T = TypeVar("T", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, PrefixColumns, RowColumns)
 
 ALL = slice(None)
 Columns = Mapping[str, tuple[str, str]]
@@ -160,7 +161,7 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
 
 
 def plain_columns(
-    columns: LifeColumns | TransferColumns | DraftColumns | CopyColumns | PrefixColumns,
+    columns: LifeColumns | TransferColumns | DraftColumns | CopyColumns | AdapterColumns | PrefixColumns,
 ) -> dict[str, Column]:
     """Return columns as they are: a row a life of an autoscaled replica, a transfer, counts of drafts, a prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
+    ADAPTERS,
     COMPARISON,
     COPIES,
     DRAFTS,
@@ -32,6 +33,7 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
 from simulator.errors import InputError
 from simulator.results.records import (
+    AdapterColumns,
     CopyColumns,
     DraftColumns,
     GapColumns,
@@ -46,7 +48,7 @@ from simulator.results.records import (
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
-Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, PrefixColumns)
+Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, PrefixColumns)
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 _SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
@@ -92,6 +94,7 @@ def read_run(folder: Path) -> SavedRun:
         transfers=optional(TRANSFERS, TransferColumns),
         drafts=optional(DRAFTS, DraftColumns),
         copies=optional(COPIES, CopyColumns),
+        adapters=optional(ADAPTERS, AdapterColumns),
     )
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)

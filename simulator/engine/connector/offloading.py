@@ -264,7 +264,7 @@ class Offloading:
         blocks = len(job.blocks)
         start_s, end_s = self.copier.submit(number, job.kind, blocks, ready_s, busy_until_s)
         size, row = blocks * self._config.block_bytes, job.offered.request.row
-        self.copied((row, self.replica, job.kind == STORE, blocks * self._size, size, start_s, end_s))
+        self.copied((row, self.replica, 0, job.kind == STORE, blocks * self._size, size, start_s, end_s))
 
     # The results
 

@@ -11,6 +11,23 @@ from annotated_types import Gt, Le, doc
 from simulator.parameters import Count, CountOrZero, Seconds, check_parameters
 
 EvictionPolicy = Literal["lru", "arc"]
+TierType = Literal["fs", "obj"]
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherTierConfig:
+    """A tier below the host. ValueError, which begins with the parameter's name.
+
+    Bytes follow each other at the bandwidth, in each direction; `latency_s` passes beside the bytes of others.
+    """
+
+    num_chunks: Annotated[Count | None, doc("chunks that it has room for; null: no bound")]
+    bandwidth: Annotated[float, Gt(0), Le(1e15), doc("bytes a second of the replica, in each direction")]
+    latency_s: Annotated[Seconds, doc("seconds of a copy beside its bytes")] = 0.0
+    eviction_policy: Annotated[EvictionPolicy, doc("which chunk leaves a full tier")] = "lru"
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,7 @@ class OffloadConfig:
     offload_prompt_only: Annotated[bool, doc("store what prompts fill, and not what decoding fills")] = True
     store_threshold: Annotated[CountOrZero, doc("store a chunk when it is offered so often; 0 and 1: at once")] = 0
     sync_load_blocks: Annotated[CountOrZero, doc("blocks that a step loads while it waits; 0: none")] = 0
+    tiers: tuple[FurtherTierConfig, ...] = ()
 
     def __post_init__(self) -> None:
         check_parameters(self)

@@ -56,12 +56,16 @@ class HostTier:
 
     def load(self, keys: Collection[Hashable], access: Access) -> None:
         """A load begins to read these chunks, which are there."""
+        self.pin(keys)
+        self._saw(keys, access, keys)
+
+    def pin(self, keys: Iterable[Hashable]) -> None:
+        """Read these, which are there, for no request: it does not count as a use of them."""
         for key in keys:
             if not self.chunks[key]:
                 self._policy.pin(key)
                 self.num_idle -= 1
             self.chunks[key] += 1
-        self._saw(keys, access, keys)
 
     def loaded(self, keys: Iterable[Hashable]) -> None:
         """A load has read these."""

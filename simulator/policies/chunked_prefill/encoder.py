@@ -1,9 +1,13 @@
-"""vLLM's encoder of images: its budget, its cache, and prompts that are cut before an image that cannot be encoded.
+"""vLLM's encoder of images: its cache, and prompts that are cut before an image that cannot be encoded.
 
 As in `Scheduler._try_schedule_encoder_inputs` and `EncoderCacheManager` of vLLM 0.33
-(vllm/v1/core/sched/scheduler.py:2018, vllm/v1/core/encoder_cache_manager.py). A step encodes so many embeddings, and
-the cache holds as many. What a request has passed stays in the cache until its room is needed, the entry released first
-being evicted first. A request keeps what it looked up even where it is not scheduled.
+(vllm/v1/core/sched/scheduler.py:2018, vllm/v1/core/encoder_cache_manager.py). What a request has passed stays in the
+cache until its room is needed, the entry released first being evicted first. A request keeps what it looked up even
+where it is not scheduled.
+
+vLLM also bounds the embeddings that a step encodes, by the size of the cache (vllm/config/scheduler.py:306). That bound
+needs no code: what a step encodes is in use until its results are there, or until a preemption that takes it back. So
+the cache has no room left before the bound is met.
 
 The cache is part of the note that a plan leaves to the next, so nothing else has to know of it.
 """
@@ -104,11 +108,10 @@ class EncoderNote(NamedTuple):
     """What a plan with images leaves to the next. `encoded` are the step's images by request, in all its parts.
 
     `running`: the requests with prompts of the last steps, whose results may be still to come; None for no step.
-    `passed` are the waiting requests that the step has passed over, `budget` the embeddings that it may still encode.
+    `passed` are the waiting requests that the step has passed over.
     """
 
     cache: EncoderCache
-    budget: int
     encoded: dict[str, list[int]]
     embeddings: int
     running: tuple[tuple[RequestView, ...] | None, ...] = ()
@@ -123,13 +126,10 @@ class EncoderNote(NamedTuple):
 class Encoder:
     """The encoder while a part of a step is planned, on a copy of its cache."""
 
-    __slots__ = (
-        "_budget_then", "_inputs", "_repeats", "_whole", "budget", "cache", "embeddings", "encoded", "passed", "tried",
-    )  # fmt: skip
+    __slots__ = ("_inputs", "_repeats", "_whole", "cache", "embeddings", "encoded", "passed", "tried")
 
     def __init__(self, note: EncoderNote, *, whole_images: bool) -> None:
         self.cache = note.cache.copy()
-        self.budget = note.budget
         self.encoded = {name: list(numbers) for name, numbers in note.encoded.items()}
         self.embeddings = note.embeddings
         self.passed = list(note.passed)
@@ -137,11 +137,10 @@ class Encoder:
         self._whole = whole_images
         self._inputs: list[int] = []
         self._repeats: list[int] = []
-        self._budget_then = note.budget
 
     def tokens(self, request: RequestView, computed: int, tokens: int) -> int:
         """How many of a chunk's tokens can be computed: all, or those before an image that cannot be encoded now."""
-        self._inputs, self._repeats, self._budget_then = [], [], self.budget
+        self._inputs, self._repeats = [], []
         end, more = computed + tokens, 0
         names: set[str] = set()
         for number, image in enumerate(request.images):
@@ -158,12 +157,11 @@ class Encoder:
             if self.cache.finds(request, number):
                 continue
             size = image.embeddings
-            if size > self._budget_then or not self.cache.makes_room(size, more):
+            if not self.cache.makes_room(size, more):
                 return min(tokens, image.offset - computed) if computed < image.offset else 0
             if not image.embeddings_between(max(0, computed - image.offset), min(image.tokens, end - image.offset)):
                 continue
             more += size
-            self._budget_then -= size
             names.add(image.identifier)
             self._inputs.append(number)
         return tokens
@@ -172,7 +170,6 @@ class Encoder:
         """Encode what the chunk just asked for needs: its request is scheduled."""
         if not self._inputs:
             return
-        self.budget = self._budget_then
         self.encoded[request.request_id] = self._inputs
         for number in self._inputs:
             self.cache.add(request, number)
@@ -182,11 +179,10 @@ class Encoder:
 
     def note(self, running: tuple[tuple[RequestView, ...] | None, ...]) -> EncoderNote:
         """What the next plan finds, or the next part of this one."""
-        return EncoderNote(self.cache, self.budget, self.encoded, self.embeddings, running, tuple(self.passed))
+        return EncoderNote(self.cache, self.encoded, self.embeddings, running, tuple(self.passed))
 
     def preempt(self, victim: RequestView) -> None:
         """A victim leaves; what the step was to encode for it is not encoded."""
-        size = sum([victim.images[number].embeddings for number in self.encoded.pop(victim.request_id, ())])
-        self.budget += size
-        self.embeddings -= size
+        taken_back = self.encoded.pop(victim.request_id, ())
+        self.embeddings -= sum([victim.images[number].embeddings for number in taken_back])
         self.cache.release(victim)

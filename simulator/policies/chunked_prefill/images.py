@@ -69,7 +69,7 @@ def _begin(view: View, size: int, *, is_async: bool) -> EncoderNote:
     """The encoder as a step finds it: what its requests have passed is released as far as results are there."""
     note = cast("EncoderNote | None", view.note)
     if note is None:
-        return EncoderNote(EncoderCache(size), size, {}, 0)
+        return EncoderNote(EncoderCache(size), {}, 0)
     running = note.running
     to_come = 1 if is_async and running and running[-1] is not None else 0
     there, rest = running[: len(running) - to_come], running[len(running) - to_come :]
@@ -83,4 +83,4 @@ def _begin(view: View, size: int, *, is_async: bool) -> EncoderNote:
         for request in gone:
             if request not in waiting:
                 cache.release(request)
-    return EncoderNote(cache, size, {}, 0, rest)
+    return EncoderNote(cache, {}, 0, rest)

@@ -32,7 +32,7 @@ class VllmLimits(NamedTuple):
     passes_itself: bool = True  # by priority, requests behind one that preempts itself go on
     spares_lone_request: bool = True  # the threshold does not count for a lone request
     max_loras: int = 0  # adapters in use, at most; 0: none is known
-    encoder: int = 0  # embeddings of a step, and of the encoder's cache; 0: no images
+    encoder: int = 0  # embeddings in the encoder's cache; 0: no images
     whole_images: bool = False  # no chunk ends in an image
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.front_end import FrontEnd
+from simulator.policies.parts import vllm_offload as offload
 from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
 from simulator.servers import Flag, Launch, Server
 from simulator.timing.host import Host
@@ -49,6 +50,15 @@ _RARE = (
     Flag("--prefill-schedule-interval", "engine.prefill_schedule_interval", default=1),
     Flag("--dp-sync-interval", "engine.dp_sync_interval"),
     Flag("--watermark", "engine.watermark", default=0.0),
+    Flag("--disable-hybrid-kv-cache-manager", "engine.disable_hybrid_kv_cache_manager", means=True),
+    Flag("--no-disable-hybrid-kv-cache-manager", "engine.disable_hybrid_kv_cache_manager", means=False),
+    Flag("--prefix-match-unit", "engine.prefix_match_unit"),
+    Flag(
+        "--prefix-cache-retention-interval",
+        "engine.prefix_cache_retention_interval",
+        read=lambda text: "all" if text == "None" else int(text),
+        write=lambda value: "None" if value == "all" else str(value),
+    ),
     Flag("--scheduler-reserve-full-isl", "engine.reserve_full_isl", default=True, means=True),
     Flag("--no-scheduler-reserve-full-isl", "engine.reserve_full_isl", means=False),
     Flag("--max-num-queued-reqs", "engine.max_num_queued_reqs"),
@@ -57,12 +67,25 @@ _RARE = (
     # Without either it is as the version does by default, which a scenario that leaves the key out stands for.
     Flag("--async-scheduling", "engine.async_scheduling", means=True),
     Flag("--no-async-scheduling", "engine.async_scheduling", means=False),
+    Flag("--kv-offloading-size", offload.SIZE),
+    Flag("--kv-transfer-config", offload.REST, read=offload.read_transfer, write=offload.write_transfer),
+    Flag("--kv-offloading-backend", offload.BACKEND, is_written=False, read=offload.read_backend),
     Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
     Flag("--data-parallel-size -dp", "replicas", is_written=False),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
+
+VARIABLES = (
+    Flag(
+        "VLLM_PP_LAYER_PARTITION",
+        "hardware.pp_layer_partition",
+        read=lambda text: [int(layers) for layers in text.split(",")],
+        write=lambda layers: ",".join(map(str, layers)),
+    ),
+)
+"""Variables of the environment that say a key (vllm/envs.py)."""
 
 WITHOUT_EFFECT = {
     "how clients reach it": "host port grpc-port uds root-path api-key *allowed-* allow-credentials ssl-* "
@@ -104,13 +127,13 @@ NOT_MODELLED = {
     "drafts are given as JSON, by --speculative-config, since vLLM 0.8": "speculative-* spec-* num-speculative-tokens",
     "`engine.max_loras` stands for it: 1 where --max-loras is not given": "enable-lora",
     "adapters lie in host memory, are of one rank, and change no experts": "*lora*",
-    "KV on the host is `hardware.kv_offload`, which is not read from flags": "kv-transfer-config kv-offloading-* "
-    "cpu-offload-* offload-* "
+    "KV on the host is `hardware.kv_offload`, as vLLM 0.33 has it": "kv-transfer-config kv-offloading-*",
+    "weights stay on the GPUs, and the size of the KV cache follows from them": "cpu-offload-* offload-* "
     "kv-cache-memory-bytes calculate-kv-scales kv-cache-dtype-skip-layers swap-space preemption-mode",
     "prompts of tokens alone are modelled": "*mm-* limit-mm-per-prompt media-io-kwargs *multimodal* "
     "interleave-mm-strings language-model-only ec-* video-* pooler-config enable-prompt-embeds convert",
-    "layers other than attention keep no state here": "mamba-* *-ssm* disable-hybrid-kv-cache-manager "
-    "disable-sliding-window swa-* *replayssm* kv-sharing-fast-prefill prefix-match-unit *-retention-interval",
+    "states and windows are those of the model's config.json": "mamba-* *-ssm* disable-sliding-window swa-* "
+    "*replayssm* kv-sharing-fast-prefill",
     "this rule of the scheduler is not modelled yet": "max-num-scheduled-tokens scheduler-cls stream-interval",
     "the dtype of the model's own files is taken: `model: {base: NAME, dtype_bytes: 2}`": "dtype hf-overrides "
     "quantization-config",
@@ -144,6 +167,7 @@ def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
     swaps = values.get("hardware.swap_space_gib") and getattr(policy, "preemption_mode", None) in ("swap", "auto")
     if getattr(policy, "max_loras", None):
         found.append("it serves adapters with --enable-lora and --lora-modules NAME=PATH")
+    found += offload.remarks(values)
     return [*found, *(["vLLM v1 recomputes, and swaps nothing"] if swaps else [])]
 
 
@@ -168,10 +192,13 @@ VLLM_SERVE = Launch(
     ),
     without_effect=WITHOUT_EFFECT,
     not_modelled=NOT_MODELLED,
+    variables=VARIABLES,
     container="vllm/vllm-openai:v{version}.0",
     version=NEWEST_VERSION,
     defaults=defaults,
     remarks=_v1_remarks,
+    joined=offload.joined,
+    written=lambda _, values: offload.written(values),
 )
 SERVE_BEFORE_V1 = replace(
     VLLM_SERVE,
@@ -187,6 +214,8 @@ SERVE_BEFORE_V1 = replace(
         *(flag for flag in _RARE if flag.key in ("engine.order", "replicas") or flag.key.startswith("model.")),
     ),
     remarks=_remarks_before_v1,
+    joined=None,
+    written=None,
     until=(0, 8),
     switch="VLLM_USE_V1=0",
     told_by=BEFORE_V1,

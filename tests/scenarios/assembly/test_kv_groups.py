@@ -35,8 +35,8 @@ def with_engine(**keys: Any) -> scenarios.Scenario:
 def test_a_window_takes_half_of_the_memory() -> None:
     grouped, whole = build(with_engine()), build(with_engine(disable_hybrid_kv_cache_manager=True))
     assert isinstance(grouped.make_blocks(100, 0), GroupedBlocks)
-    assert grouped.has_kv_groups
-    assert not whole.has_kv_groups
+    assert grouped.kv_plan is not None
+    assert whole.kv_plan is None
     assert grouped.kv.bytes_per_block * 2 == whole.kv.bytes_per_block
     engine: dict[str, Any] = WINDOW["engine"]
     sized = ((1500, engine), (750, {**engine, "disable_hybrid_kv_cache_manager": True}))
@@ -57,7 +57,7 @@ def test_jumps_over_quiet_steps_change_nothing() -> None:
 
 @pytest.mark.parametrize("more", [{"max_loras": 2}, {"prefill_schedule_interval": 4}])
 def test_where_groups_cannot_be_all_tokens_are_kept(more: dict[str, Any]) -> None:
-    assert not build(with_engine(**more)).has_kv_groups
+    assert build(with_engine(**more)).kv_plan is None
     with pytest.raises(InputError, match="there are no KV groups: they do not go with"):
         build(with_engine(**more, disable_hybrid_kv_cache_manager=False))
 

@@ -1,24 +1,32 @@
 """`hardware.pipeline_parallel`: what is built of it, what it is not put beside, and what is left out without it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
-from scenarios.plan.candidate import make_candidate
-from scenarios.plan.deploy import deploy
+from scenarios.plan.bottleneck import shares
+from scenarios.plan.candidate import Candidate, make_candidate
+from scenarios.plan.deploy import deploy, deployed
+from scenarios.plan.goal import parse_goal
 from scenarios.plan.space import space
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
+from scenarios.servers.manifests import Deployed, files_of
+from scenarios.servers.scenario import make
+from scenarios.servers.source import read_source
 from simulator.errors import InputError
+from simulator.hardware.stages import stages_of
 from simulator.timing.cost import StepShape
+from tests.scenarios.plan.cases import laboratory
 
 
 def scenario(**hardware: Any) -> Scenario:
     engine = hardware.pop("engine", {"policy": "vllm"})
-    more: dict[str, Any] = {key: hardware.pop(key) for key in ("fleet", "model") if key in hardware}
+    more: dict[str, Any] = {key: hardware.pop(key) for key in ("fleet", "model", "cost") if key in hardware}
     return load({
         "name": "p", "model": "llama-3.1-70b", "hardware": {"gpu": "h100", "tensor_parallel": 2, **hardware},
         "engine": engine, "workload": {"preset": "chat", "rate": 4.0, "requests": 40}, **more,
@@ -105,3 +113,48 @@ def test_a_plan_splits_the_gpus_into_stages_where_the_scenario_has_some() -> Non
     other = make_candidate(scenario(), {"hardware.pipeline_parallel": 4})
     assert other.label == "PP 4"
     assert other.gpus(2) == 16
+
+
+def test_layers_given_by_hand_are_taken_written_and_read_back(tmp_path: Path) -> None:
+    uneven = [18, 22, 22, 18]
+    made = scenario(pipeline_parallel=4, pp_layer_partition=uneven)
+    assert [stage.model.layers for stage in stages_of(made.resolve_model(), 4, uneven)] == uneven
+    parts, even = build(made).pipeline, build(scenario(pipeline_parallel=4)).pipeline
+    assert parts is not None
+    assert even is not None
+    shape = StepShape(64, 64_000)
+    assert max(parts.stages_s(shape)) > max(even.stages_s(shape))  # 22 layers are more than 20
+    assert build(made).kv.num_gpu_blocks < build(scenario(pipeline_parallel=4)).kv.num_gpu_blocks
+    command, server = deploy(made), deployed(made)
+    assert command.startswith("VLLM_PP_LAYER_PARTITION=18,22,22,18 vllm serve")
+    assert isinstance(server, Deployed)
+    sources = [command]
+    for name, text in files_of(server).items():
+        (tmp_path / name).write_text(text)
+        sources.append(str(tmp_path / name))
+    for source in sources:
+        read = make(read_source(source), gpu="h100").scenario.hardware
+        assert (read.tensor_parallel, read.pipeline_parallel, read.pp_layer_partition) == (2, 4, uneven), source
+
+
+@pytest.mark.parametrize("given", [[40, 40], [20, 20, 20, 19], [0, 40, 20, 20]])
+def test_layers_that_do_not_come_out_even_are_refused(given: list[int]) -> None:
+    with pytest.raises(InputError, match=r"hardware\.pp_layer_partition"):
+        scenario(pipeline_parallel=4, pp_layer_partition=given)
+
+
+def test_what_binds_a_pipeline_is_counted_on_all_its_stages() -> None:
+    """A host for each stage, and transfers as far as a step lasts longer than its slowest stage."""
+    made = scenario(
+        pipeline_parallel=4, pipeline_link={"bandwidth_gb_s": 1, "latency_s": 0.02}, cost={"kind": "roofline"}
+    )
+    lab = laboratory(made, "p99_tpot_ms<=1")
+    candidate = Candidate({}, made)
+    trial = lab.run(candidate, 0.2, early_stop=False)
+    assert trial.records is not None
+    found = shares(trial.records, candidate, parse_goal("p99_tpot_ms<=1", made))
+    assert found.bottleneck == "link", found.text
+    near = scenario(pipeline_parallel=4, cost={"kind": "roofline"})
+    beside = shares(trial.records, Candidate({}, near), parse_goal("p99_tpot_ms<=1", near))
+    one = shares(trial.records, Candidate({}, scenario(cost={"kind": "roofline"})), parse_goal("p99_tpot_ms<=1", near))
+    assert beside.of["host"] > 1.2 * one.of["host"]

@@ -50,7 +50,10 @@ def ttft_p99(name: str, policies: Iterable[str], *overrides: str) -> list[float]
 
 def test_all_are_here() -> None:
     # Each kind has tests of its own.
-    others = ("measured-", "blind-", "claim-", "study-", "drafts-", "offload-", "lockstep-", "ragged-", "tables-")
+    others = (
+        "adapters-", "blind-", "claim-", "drafts-", "images-", "lockstep-", "measured-", "offload-", "ragged-",
+        "study-", "tables-",
+    )  # fmt: skip
     assert tuple(name for name in scenarios.shipped() if not name.startswith(others)) == NAMES
 
 

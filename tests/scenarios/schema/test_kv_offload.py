@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import scenarios
+from reports.plots.kv_tiers import by_place, kv_tiers
 from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
@@ -12,6 +13,8 @@ from scenarios.bound.bound import bound_rate
 from scenarios.parity.beside import _settings
 from scenarios.plan.deploy import deployed
 from simulator.errors import InputError
+from simulator.metrics.fleet_metrics import prompt_tokens_asked
+from tests.reports.plots.test_pictures import everything
 
 CLASSES = [
     {
@@ -43,6 +46,14 @@ def scenario(offload: Any, hardware: Any = None, **engine: Any) -> Any:
         ({"host_gib": 4, "link_gb_s": 0}, "link_gb_s", "at least"),
         ({"host_gb": 4}, "host_gb", "GiB"),
         ({"host_gib": 4, "eviction": "arc"}, "eviction", "unknown key"),
+        ({"host_gib": 4, "tiers": [{}]}, "tiers.0.type", "missing"),
+        ({"host_gib": 4, "tiers": [{"type": "disk"}]}, "tiers.0.type", "fs"),
+        ({"host_gib": 4, "tiers": [{"type": "fs", "size_gib": 0}]}, "tiers.0.size_gib", "above 0"),
+        ({"host_gib": 4, "tiers": [{"type": "fs", "bandwidth_gb_s": 0}]}, "tiers.0.bandwidth_gb_s", "at least"),
+        ({"host_gib": 4, "tiers": [{"type": "fs", "latency_s": -1}]}, "tiers.0.latency_s", "at least 0"),
+        ({"host_gib": 4, "tiers": [{"type": "fs", "policy": "fifo"}]}, "tiers.0.policy", "arc"),
+        ({"host_gib": 4, "tiers": [{"type": "fs", "link_gb_s": 1}]}, "tiers.0.link_gb_s", "unknown key"),
+        ({"host_gib": 4, "tiers": [{"type": "fs"}] * 3}, "tiers", "at most 2"),
     ],
 )
 def test_a_value_that_it_cannot_take_is_refused(offload: dict[str, Any], key: str, told: str) -> None:
@@ -76,6 +87,52 @@ def test_a_host_without_room_for_a_chunk_is_refused() -> None:
         build(scenarios.load(scenario({"host_gib": 0.001, "blocks_per_chunk": 4})))
 
 
+@pytest.mark.parametrize(
+    ("offload", "told"),
+    [
+        ({"tiers": [{"type": "fs", "size_gib": 0.001}]}, r"tiers\.0\.size_gib: .*do not hold one chunk"),
+        ({"tiers": [{"type": "fs"}], "store_threshold": 2}, r"store_threshold: .*not put together with tiers"),
+    ],
+)
+def test_tiers_that_cannot_be_are_refused(offload: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        build(scenarios.load(scenario({"host_gib": 4, **offload})))
+
+
+def test_what_the_host_forgets_is_found_in_a_further_tier() -> None:
+    """The host has room for one conversation, the tier for all; the tier's link and latency are waited for."""
+    session = {"turns": {"dist": "fixed", "value": 4}, "think_time_s": 5, "context": "accumulate"}
+    found = {}
+    for name, latency_s in (("none", None), ("near", 0.0), ("far", 0.2)):
+        tiers = [] if latency_s is None else [{"type": "fs", "bandwidth_gb_s": 1, "latency_s": latency_s}]
+        data = scenario({"host_gib": 0.3, "tiers": tiers}, {"num_gpu_blocks": 150})
+        data["workload"]["classes"] = [{**CLASSES[0], "session": session}]
+        found[name] = scenarios.run(data)
+    none, near, far = found["none"], found["near"], found["far"]
+    assert "kv_tier_1_hit_rate" not in none.summary
+    assert near.summary["kv_offload_hit_rate"] > 2 * none.summary["kv_offload_hit_rate"]
+    assert 0.2 < near.summary["kv_tier_1_hit_rate"] <= near.summary["kv_offload_hit_rate"]
+    assert far.summary["mean_ttft_ms"] > near.summary["mean_ttft_ms"] + 100
+    assert far.summary["completed"] == near.summary["completed"] == 40
+    copies = near.records.copies
+    assert copies is not None
+    for stored in (0, 1):
+        chosen = (copies.tier == 1) & (copies.stored == stored)
+        seconds = (copies.end_s - copies.start_s)[chosen]
+        assert seconds == pytest.approx(copies.bytes[chosen] / 1e9)
+        assert (copies.start_s[chosen][1:] >= copies.end_s[chosen][:-1] - 1e-9).all(), "one after the other"
+    written = (copies.tier == 1) & (copies.stored == 1)
+    assert copies.bytes[written].sum() <= copies.bytes[(copies.tier == 0) & (copies.stored == 1)].sum()
+    places = by_place(near.records)
+    _, asked = prompt_tokens_asked(near.records)
+    assert places.sum() == pytest.approx(asked.sum())
+    assert places[2].sum() > 0
+    said = everything(kv_tiers([("tiers", near.records), ("host", none.records)]))
+    for text in ("host", "first further tier", "computed"):
+        assert text in said
+    assert "second further tier" not in said
+
+
 def test_sizes_are_of_all_gpus_of_a_replica() -> None:
     """An 8B model has 128 KiB of KV for a token: 2 MiB for a block of 16."""
     for gpus in (1, 2):
@@ -106,7 +163,7 @@ def test_a_command_names_the_host_and_a_bound_is_refused() -> None:
     given = scenarios.load(scenario({"host_gib": 64}))
     found = deployed(given)
     assert not isinstance(found, str)
-    assert "with --kv-offloading-size 64" in found.remarks
+    assert "--kv-offloading-size 64" in " ".join(found.words)
     assert bound_rate(given, build_workload(given)) is None
     without = scenarios.load(scenario(None))
     assert bound_rate(without, build_workload(without)) is not None

@@ -115,6 +115,31 @@ def test_metrics_agree_with_the_run(tmp_path: Path) -> None:
             assert value == pytest.approx(after[name, labels]), (name, labels)
 
 
+def test_adapters_in_use_are_named_as_vllm_names_them(tmp_path: Path) -> None:
+    async def ask(client: Client) -> tuple[list[str], str, str]:
+        models = [each["id"] for each in (await client.call("/v1/models")).json["data"]]
+        body = {"prompt": [1, 2], "max_tokens": 400, "ignore_eos": True}
+        calls = [asyncio.create_task(client.call("/v1/completions", {**body, "model": name})) for name in models[:3]]
+        await asyncio.sleep(0.05)
+        during = (await client.call("/metrics")).body.decode()
+        answers = await asyncio.gather(*calls)
+        assert [answer.json["model"] for answer in answers] == models[:3]
+        assert (await client.call("/v1/completions", {**body, "model": "chat-9"})).status == 404
+        return models, during, (await client.call("/metrics")).body.decode()
+
+    keys = ("engine.policy=vllm", "engine.max_loras=1", "workload.classes.0.lora={adapters: 3, name: sql}")
+    (models, during, after), _, result = served(tmp_path / "run", ask, *keys)
+    assert result is not None
+    assert models == ["quickstart", "sql-1", "sql-2", "sql-3"] or models[1:] == ["sql-1", "sql-2", "sql-3"]
+    assert during.count('vllm:lora_requests_info{max_lora="1"') == 1
+    assert 'running_lora_adapters="sql-1,sql-2",waiting_lora_adapters="sql-1,sql-2"' in during
+    assert 'running_lora_adapters="",waiting_lora_adapters=""' in after
+    adapters = result.records.adapters
+    assert adapters is not None
+    assert adapters.loaded.tolist() == [1, 1]
+    assert adapters.shut_out_s[1] > adapters.shut_out_s[0] == 0
+
+
 def test_buckets_of_token_counts_are_vllms() -> None:
     assert one_two_five(1000) == [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
     assert one_two_five(4096)[-1] == 2000

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -43,6 +43,35 @@ def test_each_router_chooses_as_it_says() -> None:
     assert [in_turn.choose(request, replicas).index for _ in range(4)] == [0, 1, 2, 0]
     assert load_router("round_robin").choose(request, replicas).index == 0  # each run begins anew
     assert load_router("least_loaded").choose(request, replicas).index == 1
+
+
+def with_loras(index: int, *, loras: str = "", waiting: int = 0, kv: float = 0.0) -> Any:
+    return SimpleNamespace(index=index, loras=tuple(loras), max_loras=2, num_waiting=waiting, kv_utilization=kv)
+
+
+def test_adapters_are_scored_as_llm_d_scores_them() -> None:
+    def chosen(asked: str | None, /, *loads: Any, **weights: float) -> list[int]:
+        router, request = load_router("lora_affinity", weights), cast("Any", SimpleNamespace(lora=asked))
+        return [router.choose(request, Replicas(loads)).index for _ in range(3)]
+
+    full, other, room = with_loras(0, loras="ab"), with_loras(1, loras="cd"), with_loras(2, loras="c")
+    assert chosen("b", full, other, room) == [0, 0, 0]  # 1: it is there
+    assert chosen("x", full, other, room) == [2, 2, 2]  # 0.8: there is room
+    assert chosen("x", full, other) == [0, 1, 0]  # equals take turns
+    assert chosen(None, full, other, room) == [2, 2, 2]
+    assert chosen("c", full, other, room) == [1, 2, 1]
+    queued = with_loras(0, loras="ab", waiting=3)
+    assert chosen("b", queued, room) == [2, 2, 2]  # 1 + 2 x 0 < 0.8 + 2 x 1
+    assert chosen("b", queued, room, lora=11) == [0, 0, 0]
+    between = with_loras(1, loras="cd", waiting=1)
+    assert chosen("b", queued, between, with_loras(2, loras="cd", waiting=4), lora=1, queue=1, kv=0) == [0, 0, 0]
+    assert chosen("b", queued, between, with_loras(2, loras="cd", waiting=4), lora=0.7, queue=1, kv=0) == [0, 0, 0]
+    assert chosen("b", queued, between, with_loras(2, loras="cd", waiting=4), lora=0.6, queue=1, kv=0) == [1, 1, 1]
+    busy = with_loras(0, loras="ab", kv=0.2)
+    assert chosen("b", busy, room) == [2, 2, 2]  # 1 + 2 x 0.8 < 0.8 + 2 x 1
+    assert chosen("b", busy, room, kv=0.5) == [0, 0, 0]
+    with pytest.raises(InputError, match="at least one must be above"):
+        load_router("lora_affinity", {"lora": 0, "queue": 0, "kv": 0})
 
 
 def test_a_users_own_router_runs_and_is_found_beside_the_scenario(tmp_path: Path) -> None:

@@ -161,16 +161,14 @@ def conversation(row: int, name: str | None, input_tokens: int = 6) -> Request:
     return request(row, input_tokens, None if name is None else PromptContent(conversation=name))
 
 
-def test_who_may_fill_what_a_request_would_hit_next() -> None:
-    """The next block of the prompt is the third: tokens 8 to 11."""
+def test_the_key_of_the_block_that_a_request_would_hit_next() -> None:
+    """The next block of the prompt is the third."""
     keys = RequestKeys(SIZE)
     asking = conversation(0, "a", 40)
     same, other, own = conversation(1, "a"), conversation(2, "b"), conversation(3, None)
-    assert keys.steps_to_hit(asking, 2, [(other, 9), (own, 9)]) > 10**9
-    assert keys.steps_to_hit(asking, 2, [(other, 9), (same, 9)]) == 3
-    assert keys.steps_to_hit(asking, 2, [(same, 7), (same, 11)]) == 1
-    assert keys.steps_to_hit(asking, 2, [(same, 12)]) > 10**9, "it has entered already, and been found or evicted"
-    assert keys.steps_to_hit(own, 2, [(same, 9)]) > 10**9
+    assert keys.key_at(asking, 2) == keys.key_at(same, 2) != keys.key_at(same, 3)
+    assert keys.key_at(asking, 2) != keys.key_at(other, 2)
+    assert keys.key_at(own, 2) is None
 
 
 def test_answers_that_others_may_find_are_counted() -> None:

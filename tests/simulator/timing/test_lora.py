@@ -3,11 +3,13 @@
 import pytest
 
 from simulator.engine.adapters import Adapters
+from simulator.engine.clock import Clock
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
@@ -69,15 +71,66 @@ def test_ranks_wait_for_the_slowest_adapters() -> None:
 
 def test_latent_attention_is_not_priced() -> None:
     with pytest.raises(InputError, match="latent attention"):
-        _ = Loras(find_model("deepseek-v3"), find_gpu("h200"), 8, 16).slot_bytes
+        Loras(find_model("deepseek-v3"), find_gpu("h200"), 8, 16)
+
+
+def adapters(names: str, max_loras: int) -> tuple[list[RequestState], Adapters, Clock]:
+    """A waiting request for each of the adapters."""
+    clock, decode_clock = Clock(), DecodeClock(16)
+    slots = Adapters(max_loras, clock, ReplicaRecorder(1).adapters)
+    waiting = [
+        RequestState(Request(row, str(row), 0.0, 8, 8, 8, lora=name), decode_clock) for row, name in enumerate(names)
+    ]
+    for live in waiting:
+        slots.arrived(live)
+    return waiting, slots, clock
+
+
+def test_a_request_is_shut_out_while_others_have_all_slots() -> None:
+    (first, second, third, again), slots, clock = adapters("abca", 2)
+    slots.entered(first)
+    clock.advance(1.0)
+    slots.entered(second)  # from here on c is shut out
+    clock.advance(3.0)
+    slots.entered(again)  # its adapter is there
+    slots.left(second)
+    slots.waits(second, clock.now)  # preempted
+    clock.advance(7.0)
+    slots.entered(third)  # from here on b is
+    clock.advance(12.0)
+    for live in (first, again):
+        slots.left(live)
+        slots.ended(live)
+    assert slots.unfinished == {"b": 1, "c": 1}
+    clock.advance(20.0)
+    slots.entered(second)
+    rows = slots._admissions.columns()
+    assert rows["row"].tolist() == [0, 1, 3, 2, 1]
+    assert rows["at_s"].tolist() == [0.0, 1.0, 3.0, 7.0, 20.0]
+    assert rows["shut_out_s"].tolist() == [0.0, 0.0, 0.0, 2.0, 5.0]
+    assert rows["loaded"].tolist() == [1, 1, 0, 1, 1]
+
+
+def test_an_arrival_that_is_seen_behind_changes_waits_from_its_own_time_on() -> None:
+    (first, second, third, again), slots, clock = adapters("abca", 2)
+    slots.ended(third)
+    slots.ended(again)
+    slots.entered(first)
+    slots.entered(second)
+    clock.advance(5.0)
+    slots.left(first)
+    for live in (third, again):
+        slots.unfinished[live.lora or ""] = 1
+        slots.waits(live, 3.0)
+    slots.entered(third)
+    clock.advance(9.0)
+    slots.left(second)
+    slots.entered(again)
+    assert slots._admissions.columns()["shut_out_s"].tolist() == [0.0, 0.0, 2.0, 4.0]
 
 
 def test_the_slot_used_longest_ago_is_given_up() -> None:
-    clock = DecodeClock(16)
-    first, second, third = (
-        RequestState(Request(row, str(row), 0.0, 8, 8, 8, lora=name), clock) for row, name in enumerate("abc")
-    )
-    slots = Adapters(2)
+    (first, second, third), slots, _ = adapters("abc", 2)
     loaded = []
 
     def step_with(*enters: RequestState) -> None:
@@ -89,7 +142,10 @@ def test_the_slot_used_longest_ago_is_given_up() -> None:
     slots.left(first)
     step_with(third)  # in place of b, which was used before a
     slots.left(third)
+    slots.waits(first, 0.0)
+    slots.waits(second, 0.0)
     step_with(first)
     step_with(second)  # in place of c
     assert loaded == [2, 1, 0, 1]
+    slots.waits(third, 0.0)
     assert not slots.entered(third)
