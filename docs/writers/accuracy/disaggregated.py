@@ -60,8 +60,8 @@ class Apart:
     def contradiction(self) -> str:
         """Why the row cannot be scored; '' where it can.
 
-        22 rows without a number of workers have a twin with one: the same time of day, TTFT and TPOT, to the last
-        digit. The twins' parallel sizes are others.
+        22 rows without a number of workers have a twin with one: TTFT and TPOT are the same to the last digit. The
+        twins' parallel sizes are others.
         """
         if not self.prefill.count or not self.decode.count:
             return "no number of workers; where the same run is listed twice, the sizes beside it are wrong"

@@ -53,18 +53,20 @@ its own with its share of the experts, and the exchange of tokens costs nothing;
 _CAUSES = """
 ## The worst, and why
 
-- **TTFT is {ttft:.0f} % off in the median**, and almost always too short. The simulation has the prefill, its queue and
-  the transfer of the cache. A measured TTFT also has the front ends of Dynamo, two HTTP hops between workers, and at
-  high load the wait for a free decoder (TRT workers take a request only when its cache fits).
-- **SGLang with few users** (+30 to +80 %): the host of 1.9 ms a step that SGLang's aggregated servers show is not there
-  on its decode workers, where a step has no prompts to schedule.
-- **TensorRT-LLM in fp8 on GB300, tensor parallel 8** (+25 to +40 %): 7.5 ms measured at one user for each of four
-  workers. Its latent attention is priced by vLLM's kernels; that cell has no aggregated run to tell more.
-- **Decoding with attention data parallel, TensorRT-LLM in fp8** (-10 to -26 %): the exchange of tokens among ranks and
-  the wait for the slowest of them are not in it.
-- **Prefill that limits the server**: where one worker prefills for all, a prefill that is too quick fills the decoders
-  more than they were (TPOT +10 to +45 % with 8,192 tokens).
-- Refused: no all-reduce among 8 (GB200), 16 or 32 GPUs has been measured under vLLM.
+- **TTFT is {ttft:.0f} % off in the median, and too short in {short} of {priced} runs.** The simulation has the prefill,
+  its queue and the transfer of the cache over 50 GB/s. What else is in a measured TTFT is not known for these servers:
+  front ends and routers of Dynamo, hops between workers, and at high load the wait for room on a decoder.
+- **SGLang with up to 64 users, decoders in tensor parallel** (+21 to +45 %): the host of 1.9 ms a step, fitted to
+  aggregated servers, is too much for a worker that only decodes. With 0.3 ms the same runs are +2 to +25 % off.
+- **SGLang with up to 64 users, decoders with attention data parallel** (+71 to +80 %): the host is 14 to 16 points of
+  it; the rest is not found. A rank has two to eight requests there, and the weights that it reads are what counts.
+- **2,048 users, ten prefill workers, SGLang on GB200** (+119 %): TTFT was 18 s, here it is 8 s. Requests that waited
+  before the decoders there are in the batch here.
+- **TensorRT-LLM in fp8 on GB300, decoders in tensor parallel 8** (+26 to +41 %): 7.5 ms with one user for each of four
+  workers. vLLM's kernels price its latent attention, and no aggregated run of that cell is at hand to tell more.
+- **Decoders with attention data parallel, TensorRT-LLM in fp8** (down to -26 % on B200): the exchange of tokens among
+  the ranks and the wait for the slowest of them are not in it.
+- Refused: among 8 (GB200) or 16 GPUs no all-reduce was measured under vLLM.
 
 ## Each run
 
@@ -137,7 +139,10 @@ def disaggregated_page() -> str:
     lines = [head.rstrip("\n"), _line("all", held["all"])]
     for part in ("engines", "kinds", "cells"):
         lines += [_line(name, found) for name, found in held[part].items() if found["rows"]]
-    lines += [_CAUSES.format(ttft=100 * held["all"]["ttft_median"]).rstrip("\n")]
+    short = sum(each["ttft"] < 0 for each in held["runs"])
+    lines.append(
+        _CAUSES.format(ttft=100 * held["all"]["ttft_median"], short=short, priced=len(held["runs"])).rstrip("\n")
+    )
     for each in held["runs"]:
         sizes = f"{each['cell']} | {each['lengths']} | {each['users']:,} | {each['sizes']}"
         lines.append(
