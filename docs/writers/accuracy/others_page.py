@@ -21,7 +21,7 @@ vLLM 0.19.0, 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The sc
 _LOOPED = """
 ## Servers in a closed loop
 
-{count} servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
+{count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
 servers](served.md) describes, each in one run: that of the number of users nearest to 32. Prompts there have nothing in
 common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price.
 
