@@ -39,6 +39,8 @@ CORE = (
     "simulator/engine/decode_batch.py",
     "simulator/engine/hybrid/apply.py",
     "simulator/engine/hybrid/replica.py",
+    "simulator/engine/hybrid/request_groups.py",
+    "simulator/engine/hybrid/view.py",
     "simulator/engine/imports.py",
     "simulator/engine/in_flight.py",
     "simulator/engine/intake.py",

@@ -4,11 +4,14 @@ On public runs of vLLM 0.15 over HTTP, what a simulation from the arrival at the
 the same at all percentiles: a constant, and something for each request that runs. All of it stands behind the engine:
 a request's tokens reach its client later than they are sampled by one delay, which its first token decides, so the
 gaps between them stay as they are. What the engine sees and decides does not change, unless clients react to answers.
+
+Tokenising takes a time for each token of the prompt, one prompt after another. Clients that react to answers meet it on
+the way in (`Clients`): their requests reach the engine one by one. For all others it is a part of the delay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 
 import numpy as np
@@ -19,7 +22,8 @@ from simulator.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """Seconds between engine and client: `fixed_s`, and `per_running_s` for each request that runs on the replica.
+    """Seconds between engine and client: `fixed_s`, `per_running_s` for each request that runs on the replica, and
+    `per_prompt_token_s` for each token of the prompt.
 
     Those that run are counted when the first token is sampled, the request itself among them. InputError for a time
     that is negative or not finite.
@@ -27,16 +31,21 @@ class FrontEnd:
 
     fixed_s: float = 0.0
     per_running_s: float = 0.0
+    per_prompt_token_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "per_running_s"):
+        for name in ("fixed_s", "per_running_s", "per_prompt_token_s"):
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
                 raise InputError(f"front_end: {name} must be 0 or more seconds, not {value}")
 
     def __bool__(self) -> bool:
         """True if the front end adds any delay."""
-        return self.fixed_s > 0 or self.per_running_s > 0
+        return self.fixed_s > 0 or self.per_running_s > 0 or self.per_prompt_token_s > 0
+
+    def figures(self) -> dict[str, float]:
+        """The figures by key; without that of a prompt token where it is 0."""
+        return {name: value for name, value in asdict(self).items() if value or name != "per_prompt_token_s"}
 
     def delay_s(self, running: int) -> float:
         """Seconds by which a request's tokens are late that began when so many ran."""
@@ -77,6 +86,13 @@ class FirstTokens:
         self._running.update(other._running)
         self._at_s.update(other._at_s)
 
-    def of_all(self, requests: int) -> NDArray[np.float64] | None:
-        """Delays of so many requests; None where nothing lies between clients and engine."""
-        return np.array([self.delay_s(row) for row in range(requests)]) if self.front_end else None
+    def of_all(self, requests: int, prompts: NDArray[np.int64] | None = None) -> NDArray[np.float64] | None:
+        """Delays of so many requests; None where nothing lies between clients and engine.
+
+        `prompts` are the tokens of each, where they were not tokenised on the way in.
+        """
+        if not self.front_end:
+            return None
+        delays_s = np.array([self.delay_s(row) for row in range(requests)])
+        each_s = self.front_end.per_prompt_token_s
+        return delays_s if prompts is None or not each_s else delays_s + each_s * prompts

@@ -169,8 +169,14 @@ class KVGroups(Protocol):
     def junction(self, request: RequestView) -> int:
         """The junction of a running request, as it was admitted; 0 for none."""
 
-    def blocks_needed(self, request: RequestView, num_tokens: int, *, whole: bool = False) -> int:
-        """Free blocks that a waiting request takes with so many tokens behind its hit; `whole`: for all of it."""
+    def blocks_needed(self, request: RequestView, num_tokens: int, loaded: int = 0, *, whole: bool = False) -> int:
+        """Free blocks that a request which does not run takes with so many tokens; `whole`: for all of it.
+
+        They lie behind what it holds, or behind its hit and the `loaded` tokens which a connector has.
+        """
+
+    def blocks_lacking(self, request: RequestView) -> int:
+        """Blocks that a request which holds some lacks to be whole, at most."""
 
     def trial(self) -> GroupsTrial: ...
 

@@ -148,7 +148,9 @@ def simulate_fleet(
             serve_independently(workload.requests(), fleet, chosen, signal_interval_s, host)
         fleet.abandon()
         records = recorder.records(workload, fleet.groups)
-        return Run(records, fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
+        return Run(
+            records, fleet.decisions(), first_tokens.of_all(len(records.requests.row), records.requests.input_tokens)
+        )
     clock = Clock()
     clients = Clients(clock, workload, first_tokens) if workload.answers_back else None
     cluster = Cluster(
@@ -175,7 +177,8 @@ def simulate_fleet(
     records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
         records = clients.seen(records)
-    return Run(records, cluster.fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
+    prompts = records.requests.input_tokens if clients is None else None
+    return Run(records, cluster.fleet.decisions(), first_tokens.of_all(len(records.requests.row), prompts))
 
 
 def _arrive(clock: Clock, requests: Iterable[Request], servers: Servers) -> Generator[Event, object, None]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from calibration.document import of_physics
 from calibration.limits import TOLERANCE
+from calibration.makers.dearer import without_dearer
 from calibration.makers.experts_errors import errors_of
 from calibration.makers.kernels import DATA_CENTRE, WHEEL
 from calibration.physics_fit import Shape, fit_physics
@@ -131,6 +132,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
             kept.append(some[possible])
     for some in kept:
         document["precisions"][some["precision"].iloc[0]] = _precision(some, kept, tokens)
+    document = without_dearer(document)
     document["errors"] = errors_of(load_expert_tables(document))
     return document
 

@@ -127,7 +127,8 @@ def _front_end(front_end: Mapping[str, Any] | None) -> Row:
         return "front end", "nothing", "times count from the arrival at the engine"
     how, of = _source(str(front_end["from"]))
     fixed, each = _ms(front_end["fixed_s"]), _us(front_end["per_running_s"])
-    return "front end", how, f"{fixed} and {each} for each running request{of}"
+    prompt = f", {_us(token)} for each prompt token" if (token := front_end.get("per_prompt_token_s")) else ""
+    return "front end", how, f"{fixed} and {each} for each running request{prompt}{of}"
 
 
 def _source(text: str) -> tuple[str, str]:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from scenarios.assembly.engine_policy import policy_label
 from scenarios.schema.scenario import Scenario
+from simulator.engine.connector.blocks import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_plan import KVPlan
+from simulator.hardware.layer_types import CHUNK
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
 from simulator.plan import PolicyFeatures
@@ -25,7 +27,7 @@ def plan_of(scenario: Scenario, settings: MemorySettings, *, apart: bool) -> KVP
     if off or not settings.model.has_kv_groups:
         _check_unused(scenario)
         return None
-    if (reason := _obstacle(scenario, apart)) is not None:
+    if (reason := _obstacle(scenario, settings, apart)) is not None:
         if off is False:
             raise scenario.error(_KEY, f"there are no KV groups: {reason}", "leave the key out")
         _check_unused(scenario)
@@ -38,20 +40,24 @@ def plan_of(scenario: Scenario, settings: MemorySettings, *, apart: bool) -> KVP
     )
 
 
-def _obstacle(scenario: Scenario, apart: bool) -> str | None:
+def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str | None:
     """Why a replica has no KV groups; None if it has."""
     engine = scenario.engine
     if not PolicyFeatures.of(policy_class(engine.policy)).asks_groups:
         return f"the policy {policy_label(engine.policy)} does not plan with them"
     if apart:
         return "the replicas prefill and decode apart"
+    if engine.disable_hybrid_kv_cache_manager is None and CHUNK in scenario.resolve_model().layer_types:
+        return "vLLM has none for chunked attention unless it is told to"
     if scenario.hardware.pipeline_parallel > 1:
         return "they do not go with hardware.pipeline_parallel yet"
-    if scenario.hardware.kv_offload is not None:
-        return "they do not go with hardware.kv_offload yet"
+    if (offload := scenario.hardware.kv_offload) is not None:
+        if settings.model.has_states:
+            return "layers with a state do not go with hardware.kv_offload yet"
+        if offload.tiers:
+            return "they do not go with hardware.kv_offload.tiers yet"
     found = {
         "speculative_config": engine.speculative_config is not None,
-        "max_loras": engine.parameter("max_loras") is not None,
         "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
     }
     return next((f"they do not go with engine.{key} yet" for key, is_given in found.items() if is_given), None)
@@ -81,4 +87,11 @@ def blocks_of(scenario: Scenario, plan: KVPlan) -> Callable[[int, int], KVBlocks
             "engine.prefix_cache_retention_interval", what, f"allowed: 0, {size}, {2 * size}, ..., all"
         )
     retention = None if interval == "all" else interval or 0
-    return lambda usable, host: GroupedBlocks(plan, usable, retention)
+    offload = scenario.hardware.kv_offload
+    if offload is None:
+        return lambda usable, host: GroupedBlocks(plan, usable, retention)
+    chunks = [g.cache.block_size * offload.blocks_per_chunk for g in plan.groups if g.cache.kind != "full"]
+    if retention is not None and any(retention % chunk for chunk in chunks):
+        what = f"{retention} is no multiple of {max(chunks)} tokens, a chunk of hardware.kv_offload"
+        raise scenario.error("engine.prefix_cache_retention_interval", what, f"allowed: 0, {max(chunks)}, ..., all")
+    return lambda usable, host: ConnectedGroups(plan, usable, retention)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scenarios.assembly.unused_keys import drafts, verifies_drafts
 from scenarios.schema.kv_offload import KVOffload
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.tiering import Tiering
 from simulator.hardware.kv import GIB, KVCache
@@ -33,7 +33,7 @@ class MakeOffloading:
 
     config: OffloadConfig
 
-    def __call__(self, blocks: ConnectedBlocks, overlaps: bool) -> Offloading:
+    def __call__(self, blocks: Connected, overlaps: bool) -> Offloading:
         kind = Tiering if self.config.tiers else Offloading
         return kind(self.config, blocks, overlaps=overlaps)
 

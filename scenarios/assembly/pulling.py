@@ -12,7 +12,7 @@ import numpy as np
 from scenarios.assembly.groups import Group
 from scenarios.assembly.replica_parts import ReplicaParts
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks
 from simulator.engine.connector.pull import Pull, PullConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class MakePull:
 
     config: PullConfig
 
-    def __call__(self, blocks: ConnectedBlocks, overlaps: bool) -> Pull:
+    def __call__(self, blocks: Connected, overlaps: bool) -> Pull:
+        assert isinstance(blocks, ConnectedBlocks)
         return Pull(self.config, {}, blocks.block_size, overlaps=overlaps)
 
 

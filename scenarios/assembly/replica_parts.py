@@ -26,7 +26,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
-from simulator.policies import built_in_policies, policy_class
+from simulator.policies import built_in_policies, policy_class, server_of
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simulator.timing.pipeline_cost import PipelineCost
 
 _KEY = "hardware.enable_expert_parallel"
+STATIC = "hardware.mem_fraction_static"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
-    pipeline = build_pipeline(scenario, cost)
-    connector = build_offloading(scenario, kv)
-    if connector is not None:
-        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     drafter, adapters = build_drafter(scenario), build_adapters(scenario)
+    pipeline = build_pipeline(scenario, cost, adapters)
+    connector = build_offloading(scenario, kv)
+    if connector is not None and groups is None:
+        make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)
@@ -121,6 +122,11 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
 
+def _has_flag(policy: str, key: str) -> bool:
+    launch = server_of(policy).launch
+    return launch is not None and any(flag.key == key for flag in launch.flags)
+
+
 def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
     """Build the KV cache, and its groups where it has several.
 
@@ -128,6 +134,9 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
     """
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
+    if hardware.mem_fraction_static is not None and not _has_flag(engine.policy, STATIC):
+        what = f"mem_fraction_static is SGLang's share of memory, not that of {engine.policy}"
+        raise scenario.error(STATIC, what, "hardware.gpu_memory_utilization")
     drafter = drafter_memory(scenario)
     try:
         settings = MemorySettings(
@@ -139,6 +148,7 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
             budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
             drafter.weights + adapter_bytes(scenario),
             drafter.kv_per_token,
+            hardware.mem_fraction_static,
         )
         if (plan := plan_of(scenario, settings, apart=apart)) is not None:
             return cache_of(plan, hardware.swap_space_gib), plan

@@ -81,7 +81,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     if scenario.front_end is not None:
         front_end = scenario.resolve_front_end()
         source = server.source_of_front_end(front_end) or GIVEN_BY
-        found["front_end"] = {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s, "from": source}
+        found["front_end"] = {**front_end.figures(), "from": source}
     return found
 
 

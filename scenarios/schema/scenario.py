@@ -7,6 +7,7 @@ goes wrong together is said by the validators here, through `refusal`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -96,6 +97,10 @@ class Hardware(Strict):
         None
     )
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), doc("share of each GPU's memory for the server")] = 0.9
+    mem_fraction_static: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        doc("SGLang's share of each GPU's memory for weights and KV alone; null: `gpu_memory_utilization` says it"),
+    ] = None
     num_gpu_blocks: Annotated[
         Annotated[int, Field(ge=2, le=10**9)] | None,
         doc("KV blocks that vLLM prints at start-up, its null block included; null: computed"),
@@ -256,8 +261,9 @@ class Scenario(Strict):
             found["router"] = self.router.resolved()
         if not self.measure.metrics:
             del found["measure"]["metrics"]
-        if self.hardware.kv_offload is None:
-            del found["hardware"]["kv_offload"]
+        for name in ("kv_offload", "mem_fraction_static"):
+            if getattr(self.hardware, name) is None:
+                del found["hardware"][name]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
@@ -268,9 +274,7 @@ class Scenario(Strict):
         front_end = self.resolve_front_end() if self.front_end is not None else None
         return {
             "host": None if host is None else {"step_s": host.step_s, "per_seq_s": host.per_seq_s},
-            "front_end": None
-            if front_end is None
-            else {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s},
+            "front_end": None if front_end is None else front_end.figures(),
         }
 
     @property
@@ -336,8 +340,8 @@ class Scenario(Strict):
         if own is None:
             return FrontEnd()
         usual = server_of(self.engine.policy).front_end
-        fixed_s = usual.fixed_s if own.fixed_s is None else own.fixed_s
-        return FrontEnd(fixed_s, usual.per_running_s if own.per_running_s is None else own.per_running_s)
+        given = {name: value for name, value in own.model_dump().items() if value is not None}
+        return replace(usual, **({"per_prompt_token_s": 0.0} if given else {}) | given)
 
     def resolve_slo(self) -> Slo | None:
         """Limits and targets as the metrics take them; None where the scenario has none."""

@@ -100,6 +100,7 @@ class MemorySettings:
     """A model on `tensor_parallel` GPUs, and a server's settings that decide how much KV cache fits beside it.
 
     A drafter's weights and KV, in bytes on each GPU, lie beside the model's; adapters count with those weights.
+    `mem_fraction_static` is SGLang's share in place of vLLM's: of weights and KV alone, with activations in the rest.
     InputError for a value out of range; where `tensor_parallel` does not fit the model's heads, once memory is asked
     for.
     """
@@ -112,6 +113,7 @@ class MemorySettings:
     max_num_batched_tokens: int = 2048
     drafter_weight_bytes: int = 0
     drafter_kv_bytes_per_token: int = 0
+    mem_fraction_static: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -129,6 +131,10 @@ class MemorySettings:
     def budget(self) -> MemoryBudget:
         """The split of each GPU's memory."""
         other = OTHER_GIB + (COLLECTIVES_GIB if self.tensor_parallel > 1 else 0.0)
+        if (static := self.mem_fraction_static) is not None:
+            free = self.gpu.memory_bytes - round(other * GIB)  # `profile_max_num_token` in model_runner.py, 0.5.9
+            weights = self.model.weight_bytes(self.tensor_parallel) + self.drafter_weight_bytes
+            return MemoryBudget(budget=int(static * free), weights=weights, activations=0, other=0)
         return MemoryBudget(
             budget=int(self.gpu_memory_utilization * self.gpu.memory_bytes),
             weights=self.model.weight_bytes(self.tensor_parallel) + self.drafter_weight_bytes,
@@ -191,7 +197,8 @@ class MemorySettings:
     def _does_not_fit(self) -> InputError:
         """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""
         model, gpu, split = self.model, self.gpu, self.budget()
-        share = f"{split.budget / GIB:.1f} GiB ({self.gpu_memory_utilization:g} x {gpu.memory_gib:.1f}) for the server"
+        fraction = self.gpu_memory_utilization if self.mem_fraction_static is None else self.mem_fraction_static
+        share = f"{split.budget / GIB:.1f} GiB ({fraction:g} x {gpu.memory_gib:.1f}) for the server"
         weights = f"{split.weights / GIB:.1f} GiB"
         if split.weights >= split.budget:
             each = f"each of {self.tensor_parallel} GPU(s)"

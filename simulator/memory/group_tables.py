@@ -16,14 +16,15 @@ from simulator.memory.group_pool import NULL, GroupPool
 class Reach(NamedTuple):
     """How far a request is to compute next, and how far its prompt goes.
 
-    `computed` tokens lie before the chunk, hits included, which ends at `end`. `prefill_end` is where its prefill ends,
-    or 0 where a state is kept of every chunk.
+    `computed` tokens lie before the chunk, which ends at `end`: hits included, and the `loaded` tokens behind them that
+    a connector has. `prefill_end` is where its prefill ends, or 0 where a state is kept of every chunk.
     """
 
     row: int
     computed: int
     end: int
     prefill_end: int = 0
+    loaded: int = 0
 
 
 class GroupRules(NamedTuple):
@@ -94,7 +95,8 @@ class GroupTables:
             return max(0, needed - held) + (asked.row in self.shared_tails)
         skipped = self.passed(asked.computed) // self.size
         unused = self._unused(hit[skipped:])
-        return max(0, needed - max(skipped, len(hit))) + unused + self._ends_inside(hit, asked.computed)
+        copies = self._ends_inside(hit, asked.computed - asked.loaded)
+        return max(0, needed - max(skipped, len(hit))) + unused + copies
 
     def _unused(self, hit: Sequence[int]) -> int:
         return sum([block != NULL and not self.pool.references[block] for block in hit])
@@ -106,9 +108,9 @@ class GroupTables:
     def reserve(self, asked: Reach) -> None:
         """Note what the chunk keeps on its way; its blocks are there."""
 
-    def begin(self, row: int, hit: Sequence[int], tokens: int) -> None:
-        """Begin the table of a request with what it found of its first `tokens` tokens (:255)."""
-        skipped = self.passed(tokens) // self.size
+    def begin(self, row: int, hit: Sequence[int], tokens: int, loaded: int = 0) -> None:
+        """Begin the table of a request with what it found, behind which some tokens are `loaded` (:255)."""
+        skipped = self.passed(tokens + loaded) // self.size
         used = hit[skipped:]
         self.pool.use(used)
         self.tables[row] = [NULL] * skipped + list(used)
@@ -116,6 +118,12 @@ class GroupTables:
         if self._ends_inside(used, tokens):
             self.entered[row] = tokens // self.size
             self.shared_tails[row] = tokens // self.size, used[-1]
+
+    def load(self, row: int, tokens: int) -> None:
+        """Take the blocks that hold what is loaded of a request's first `tokens` tokens (:305)."""
+        if self.passed(tokens) < tokens:
+            table = self.tables[row]
+            table += self.pool.take(max(0, cdiv(tokens, self.size) - len(table)))
 
     def extend(self, asked: Reach) -> None:
         """Take the blocks of the chunk (:373)."""
@@ -196,6 +204,32 @@ def by_group(places: Sequence[Sequence[int]], groups: Sequence[int]) -> list[lis
     return [list(blocks) for blocks in zip(*places, strict=True)] or [[] for _ in groups]
 
 
+def window_tails(
+    cache: LayerCache, unit: int, retention: int | None, places: range, boundaries: Sequence[int], end_place: int = 0
+) -> Sequence[int]:
+    """Of these places, those in a window that ends where a hit may end: at multiples of `unit` tokens (:1067).
+
+    `end_place`: the end of the sequence, where one may end too; 0 where it is not known.
+    """
+    first, stop, size = places.start, places.stop, cache.block_size
+    if not unit or unit % size:
+        return places
+    needed = cdiv(cache.window - 1, size)
+    kept: set[int] = set()
+    segment = (unit if retention is None else retention) // size
+    if segment:
+        if needed >= segment:
+            return places
+        kept = {place for place in places if place % segment >= segment - needed}
+        if tail := end_place % segment:
+            kept |= set(range(max(first, end_place - min(tail, needed)), min(stop, end_place)))
+    if retention is not None:
+        for boundary in boundaries:
+            end = boundary // unit * unit // size
+            kept |= set(range(max(first, end - needed), min(stop, end)))
+    return sorted(kept)
+
+
 class WindowTables(GroupTables):
     """Tables of a group whose layers see a window."""
 
@@ -206,22 +240,8 @@ class WindowTables(GroupTables):
         return max(0, computed - self.cache.window + 1)
 
     def kept(self, first: int, stop: int, boundaries: Sequence[int]) -> Sequence[int]:
-        """The tails of windows that end where a hit may end (:1067)."""
-        unit, size, retention = self.rules.unit, self.size, self.rules.retention
-        if unit % size:
-            return range(first, stop)
-        needed = cdiv(self.cache.window - 1, size)
-        kept: set[int] = set()
-        segment = (unit if retention is None else retention) // size
-        if segment:
-            if needed >= segment:
-                return range(first, stop)
-            kept = {place for place in range(first, stop) if place % segment >= segment - needed}
-        if retention is not None:
-            for boundary in boundaries:
-                end = boundary // unit * unit // size
-                kept |= set(range(max(first, end - needed), min(stop, end)))
-        return sorted(kept)
+        """The tails of windows that end where a hit may end."""
+        return window_tails(self.cache, self.rules.unit, self.rules.retention, range(first, stop), boundaries)
 
     def enter_tail(self, row: int, keys: BlockKeys, tokens: int, known: int, prompt: int, junction: int) -> None:
         """Nothing: a window is found by whole blocks."""

@@ -6,10 +6,10 @@ acts with `drop`, `allocate` and `free`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
-from simulator.memory.group_pool import NULL, GroupPool
+from simulator.memory.group_pool import NULL, GroupPool, PlainPool
 from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, WindowTables
 from simulator.memory.request_keys import RequestKeys
 from simulator.memory.state_tables import StateTables
@@ -38,6 +38,8 @@ class GroupedBlocks:
     """Blocks of several groups. `retention` is in tokens: see `GroupRules`."""
 
     by_id = None
+    keeps_order: ClassVar[bool] = False
+    """Whether it matters which free block is taken next, even where no prefix is cached."""
 
     def __init__(self, plan: KVPlan, num_blocks: int, retention: int | None = 0) -> None:
         settings, groups = plan.settings, plan.groups
@@ -53,7 +55,7 @@ class GroupedBlocks:
         )
         self.unit = hash_size if self.has_tails else plan.scheduler_block_size
         self.num_blocks = num_blocks
-        self.pool = GroupPool(num_blocks, len(groups))
+        self.pool = (GroupPool if caches or self.keeps_order else PlainPool)(num_blocks, len(groups))
         self.retention = retention
         rules = GroupRules(hash_size, self.unit, retention)
         self.tables: list[GroupTables] = []
@@ -129,18 +131,21 @@ class GroupedBlocks:
         """Free blocks that a chunk takes; `whole`: the test whether all of a request fits."""
         tables = self.tables
         if hit is None:
-            return sum([table.needed(asked) for table in tables])
+            return sum([table.needed(asked, whole=whole) for table in tables])
         return sum([t.needed(asked, own, whole=whole) for t, own in zip(tables, hit.blocks, strict=True)])
 
-    def asked(self, row: int, computed: int, end: int, prefill_end: int) -> Reach:
+    def asked(self, row: int, computed: int, end: int, prefill_end: int, loaded: int = 0) -> Reach:
         """A chunk, as the groups are asked for it."""
-        return Reach(row, computed, end, prefill_end if self.retention == 0 else 0)
+        return Reach(row, computed, end, prefill_end if self.retention == 0 else 0, loaded)
 
     def quiet_steps(self, computed: int, in_flight: int) -> int:
         """Decode steps of a request from now on up to the next, but not this one, that may change its tables."""
         least = 1 << 30
+        enters = self.keys is not None  # only then does it matter when a block is full
         for table in self.tables:
-            offsets = [computed, computed + 1, computed - in_flight, computed - in_flight - 1]
+            offsets = [computed]
+            if enters:
+                offsets += [computed + 1, computed - in_flight, computed - in_flight - 1]
             if table.cache.kind == "window":
                 offsets.append(computed - in_flight - table.cache.window + 1)
             elif table.cache.kind == "chunked":
@@ -149,10 +154,18 @@ class GroupedBlocks:
                 least = min(least, -(offset + 1) % table.size + 1)
             if table.cache.chunk:
                 least = min(least, -(computed - in_flight + 1) % table.cache.chunk + 1)
-            least = min(least, -(computed + 2) % self.unit + 1)
+            if enters:
+                least = min(least, -(computed + 2) % self.unit + 1)
         return least
 
     # Acting
+
+    def refusal(self, tokens: int) -> str | None:
+        """The reason why a request of so many tokens could never be served."""
+        needed = self.blocks_at(tokens)
+        if needed <= self.num_blocks:
+            return None
+        return f"{tokens} tokens may need {needed} KV blocks of all groups; there are {self.num_blocks}"
 
     def start_plan(self) -> None:
         """A step is planned: what entered in the step before can be hit."""
@@ -173,22 +186,32 @@ class GroupedBlocks:
             table.drop(row, processed)
 
     def admit(self, asked: Reach, hit: Hit) -> None:
-        """Begin the tables of a request with what it found; `take` follows."""
+        """Begin the tables of a request with what it found, and blocks for what is loaded; `take` follows.
+
+        All groups hold what they found before one takes blocks.
+        """
         self.junctions[asked.row] = hit.junction
         for table in self.tables:
             table.reserve(asked)
-        if self.keys is not None:
+        if self.keys is not None or asked.loaded:
             for table, own in zip(self.tables, hit.blocks, strict=True):
-                table.begin(asked.row, own, hit.tokens)
+                table.begin(asked.row, own, hit.tokens, asked.loaded)
+        if asked.loaded:
+            for table in self.tables:
+                table.load(asked.row, asked.computed)
 
     def take(self, request: Request, asked: Reach, known: int, *, admitted: bool = False) -> None:
         """Take the blocks of a chunk, and let others find what of them is full: `known` tokens have a content."""
+        self.extend(asked, admitted=admitted)
+        self.enter(request, min(asked.end, known), known)
+
+    def extend(self, asked: Reach, *, admitted: bool = False) -> None:
+        """Take the blocks of a chunk."""
         if not admitted:
             for table in self.tables:
                 table.reserve(asked)
         for table in self.tables:
             table.extend(asked)
-        self.enter(request, min(asked.end, known), known)
 
     def enter(self, request: Request, tokens: int, known: int) -> None:
         """Let others find what is full of a request's first `tokens` tokens, of which `known` have a content."""

@@ -74,7 +74,7 @@ class StateTables(GroupTables):
         if hit and self.pool.first_key(hit[-1]) in self.fresh:
             return self.pool.num_blocks + 2
         held = len(self.tables.get(asked.row, ()))
-        copies = self._ends_inside(hit, asked.computed) or asked.row in self.shared_tails
+        copies = self._ends_inside(hit, asked.computed - asked.loaded) or asked.row in self.shared_tails
         needed = cdiv(asked.end, self.size) - len(hit) - held
         if copies:
             needed = max(needed, 0) + 1

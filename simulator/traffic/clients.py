@@ -52,6 +52,7 @@ class _Arrival(NamedTuple):
     at_s: float
     attempt: _Attempt
     is_first_of: bool  # one of `Source.first`: the next of these follows
+    sent_s: float = -1.0  # when its client sent it, if it was tokenised since
 
 
 class _Waiting(NamedTuple):
@@ -83,6 +84,8 @@ class Clients:
         self._until_s = workload.until_s
         self._first_tokens = first_tokens
         self._front_end_s = first_tokens.front_end.fixed_s  # of all; some answers are later still
+        self._token_s = first_tokens.front_end.per_prompt_token_s
+        self._tokenised_s = 0.0  # until when prompts are tokenised, one after another
         self._issued = Issued()
         self._waiting: dict[int, _Waiting] = {}  # by the run's row
         self._arrivals: list[_Arrival] = []  # heap
@@ -200,11 +203,17 @@ class Clients:
         self._ask()
 
     def _arrive(self, arrival: _Arrival) -> None:
-        at_s, attempt, is_first_of = arrival
-        if is_first_of:
-            self._expect_first(attempt.source)
+        at_s, attempt, is_first_of, sent_s = arrival
+        if sent_s < 0.0:
+            if is_first_of:
+                self._expect_first(attempt.source)
+            else:
+                self._count(at_s)
+            if self._token_s > 0.0:
+                self._tokenise(at_s, attempt)
+                return
         else:
-            self._count(at_s)
+            at_s = sent_s
         row = self._issued.add(*attempt, at_s)
         rows = self._sources[attempt.source].rows
         request = issue(rows, attempt.row, row, at_s, attempt.number)
@@ -221,6 +230,12 @@ class Clients:
         for timeout_s, of_first_token in ((client.ttft_timeout_s, True), (whole_s, False)):
             if timeout_s < inf:
                 heappush(self._patience, (leaves_s(at_s, timeout_s, self._front_end_s), row, of_first_token))
+
+    def _tokenise(self, at_s: float, attempt: _Attempt) -> None:
+        """Let a request reach the engine when its prompt is tokenised, after those that were sent before."""
+        prompt = self._sources[attempt.source].rows.input_tokens.item(attempt.row)
+        self._tokenised_s = max(self._tokenised_s, at_s) + self._token_s * prompt
+        heappush(self._arrivals, _Arrival(self._tokenised_s, attempt, False, at_s))
 
     def _count(self, at_s: float) -> None:
         """Raise InputError where clients and server go round in circles without time going by."""

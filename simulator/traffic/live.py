@@ -123,7 +123,8 @@ class LiveTraffic:
 
     def delay_s(self, row: int) -> float:
         """By how much the client of a request that has begun sees its tokens later."""
-        return self._first_tokens.delay_s(row)
+        token_s = self._first_tokens.front_end.per_prompt_token_s
+        return self._first_tokens.delay_s(row) + token_s * self._requests[row].input_tokens
 
     def replica_of(self, row: int) -> int:
         """The replica that has a request; -1 before it has arrived, and after its end."""
@@ -182,7 +183,8 @@ class LiveTraffic:
 
     def delays_s(self) -> Floats | None:
         """See `FirstTokens.of_all`."""
-        return self._first_tokens.of_all(self.num_requests)
+        prompts = np.array([request.input_tokens for request in self._requests], dtype=np.int64)
+        return self._first_tokens.of_all(self.num_requests, prompts)
 
     def workload(self) -> Workload:
         """The requests that have come, as a trace of them would hold them."""

@@ -1,6 +1,7 @@
 """Laws of KV on the host: requests, blocks and chunks are conserved, and no block is written under a copy."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import ConnectedBlocks, ConnectedGroups
 from simulator.engine.connector.copier import LOAD, STORE
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.engine.connector.tiering import Tiering
 from simulator.fleet.group import ReplicaGroup
+from simulator.hardware.kv_groups import LayerCache
+from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
+from simulator.memory.blocks import KVBlocks
+from simulator.memory.group_pool import NULL
+from simulator.memory.group_tables import Reach
+from simulator.memory.grouped import Hit
 from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
@@ -41,12 +48,36 @@ class Noting(ConnectedBlocks):
         self.taken.update(self.tables[row][before:])
 
 
+class NotingGroups(ConnectedGroups):
+    """The same of several KV groups."""
+
+    def __init__(self, plan: KVPlan, num_blocks: int, retention: int | None) -> None:
+        super().__init__(plan, num_blocks, retention)
+        self.taken: set[int] = set()
+
+    @property
+    def references(self) -> list[int]:
+        return self.pool.references
+
+    def held(self, row: int) -> set[int]:
+        return {block for table in self.tables for block in table.tables.get(row, ()) if block != NULL}
+
+    def admit(self, asked: Reach, hit: Hit) -> None:
+        super().admit(asked, hit)
+        self.taken |= self.held(asked.row) - {block for own in hit.blocks for block in own}
+
+    def extend(self, asked: Reach, *, admitted: bool = False) -> None:
+        before = self.held(asked.row)
+        super().extend(asked, admitted=admitted)
+        self.taken |= self.held(asked.row) - before
+
+
 class Watched(Offloading):
     """A connector whose laws are looked at in each step."""
 
     @property
-    def noting(self) -> Noting:
-        assert isinstance(self._blocks, Noting)
+    def noting(self) -> Noting | NotingGroups:
+        assert isinstance(self._blocks, (Noting, NotingGroups))
         return self._blocks
 
     def before(self, now_s: float, busy_until_s: float) -> float:
@@ -84,10 +115,18 @@ def further(rng: random.Random) -> FurtherTierConfig:
 
 
 def serve(
-    seed: int, *, fast_forward: bool = True, aborts: bool = False, kind: type[Watched] = Watched
+    seed: int,
+    *,
+    fast_forward: bool = True,
+    aborts: bool = False,
+    windows: bool = False,
+    kind: type[Watched] = Watched,
 ) -> tuple[Run, list[Watched]]:
-    """A random run, and the connector of its replica; every other one has further tiers."""
-    tiers = seed % 2 == 1 and kind is Watched
+    """A random run, and the connector of its replica; every other one has further tiers.
+
+    With `windows` the KV memory has several groups, and no further tiers.
+    """
+    tiers = seed % 2 == 1 and kind is Watched and not windows
     rng = random.Random(seed)
     count, slots = rng.randint(6, 30), rng.choice([2, 4, 16])
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (150, 40)]
@@ -127,9 +166,20 @@ def serve(
         made.append(kind(config, blocks, overlaps=overlaps))
         return made[-1]
 
-    memory = Memory(-(-longest // SIZE) + 2 + rng.choice([0, 4, 30]), SIZE)
-    blocks = partial(Noting, block_size=SIZE)
-    group = ReplicaGroup(lambda: policy, memory, Linear(0.004, 1e-4, 1e-6), make_blocks=blocks, connector=connector)
+    size, spare = -(-longest // SIZE) + 2, rng.choice([0, 4, 30])
+    blocks: Callable[[int, int], KVBlocks] = partial(Noting, block_size=SIZE)
+    if windows:
+        window, retention = rng.choice([SIZE, 3 * SIZE + 1, 60]), rng.choice([0, 0, None, 4 * SIZE])
+        kinds = [LayerCache("window", SIZE, 1, 16, window=window), LayerCache("full", SIZE, 1, 16)]
+        layers = [kinds[kind] for kind in rng.choice([(0, 1), (0, 0, 0, 1)])]
+        settings = KVSettings(longest + 1, SIZE, policy.max_num_batched_tokens, 2, enable_prefix_caching=True)
+        needed = len(layers) * size + 2 + spare
+        plan = plan_kv(layers, [0], settings, num_gpu_blocks=needed)
+        size, blocks = needed, lambda usable, host: NotingGroups(plan, usable, retention)
+    group = ReplicaGroup(
+        lambda: policy, Memory(size + spare, SIZE), Linear(0.004, 1e-4, 1e-6), make_blocks=blocks,
+        connector=connector, has_kv_groups=windows,
+    )  # fmt: skip
     gone = [(row, float(whole.arrival_s[row]) + rng.random() * 0.3) for row in range(0, count, 4)] if aborts else []
     run = partial(simulate_listening, make_listener=partial(clients, gone)) if aborts else simulate_fleet
     return run(whole, [group], fast_forward=fast_forward), made
@@ -137,20 +187,22 @@ def serve(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_fast_forward_changes_nothing(seed: int) -> None:
-    fast, slow = columns(serve(seed)[0].records), columns(serve(seed, fast_forward=False)[0].records)
+    windows = seed % 3 == 0
+    fast, slow = (columns(serve(seed, fast_forward=each, windows=windows)[0].records) for each in (True, False))
     for name, column in fast.items():
         np.testing.assert_array_equal(column, slow[name], err_msg=name)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
-    run, (connector,) = serve(seed, aborts=seed % 3 == 0)
+    run, (connector,) = serve(seed, aborts=seed % 3 == 0, windows=seed % 4 == 2)
     requests = run.records.requests
     assert ((requests.status == Status.FINISHED) | (requests.status == Status.ABORTED)).all()
     finished = requests.status == Status.FINISHED
     assert seed % 3 == 0 or finished.all()
     blocks = connector.noting
-    assert not blocks.tables
+    tables = [table.tables for table in blocks.tables] if isinstance(blocks, NotingGroups) else [blocks.tables]
+    assert not any(tables)
     assert not blocks.kept
     assert blocks.num_free == blocks.num_blocks
     assert not connector.has_work

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks, ConnectedGroups
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.pull import Pull, PullConfig, Remote
 from simulator.engine.connector.replica import MakeConnector
@@ -12,6 +12,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.memory.offload import OffloadConfig
 from simulator.simulate import simulate_fleet
 from tests.parity.cases import Memory, cost_of, policy_of, workload_of
+from tests.parity.hybrid_features import group_of_plan
 
 Case = Mapping[str, Any]
 _MILLION = 1_000_000
@@ -33,8 +34,6 @@ def _tokens(parts: list[list[int]]) -> list[int]:
 
 def offload(case: Case) -> list[dict[str, Any]]:
     """The steps of a replica that offloads to its host."""
-    if "kv" in case["config"]:
-        raise ValueError("batchlab does not offload several KV groups yet")
     told = with_tokens(case)
     given = case["offload"]
     offloads = OffloadConfig(
@@ -75,21 +74,25 @@ def _steps(told: dict[str, Any], connector: MakeConnector) -> list[dict[str, Any
     config = told["config"]
     policy = policy_of(told)
     memory = Memory(config["num_gpu_blocks"], config["block_size"])
-    make_blocks = partial(
-        ConnectedBlocks, block_size=memory.block_size, caches_prefixes=config["enable_prefix_caching"]
-    )
-    group = ReplicaGroup(lambda: policy, memory, cost_of(told), make_blocks=make_blocks, connector=connector)
+    if "kv" in config:
+        group = group_of_plan(told, blocks=ConnectedGroups, connector=connector)
+    else:
+        make_blocks = partial(
+            ConnectedBlocks, block_size=memory.block_size, caches_prefixes=config["enable_prefix_caching"]
+        )
+        group = ReplicaGroup(lambda: policy, memory, cost_of(told), make_blocks=make_blocks, connector=connector)
     workload = workload_of({**told, "config": {**config, "enable_prefix_caching": True}})
     run = simulate_fleet(workload, [group], log_decisions=True)
     assert run.decisions is not None
     return [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
 
 
-def _pull(config: PullConfig, remotes: Mapping[int, Remote], blocks: ConnectedBlocks, overlaps: bool) -> Pull:
+def _pull(config: PullConfig, remotes: Mapping[int, Remote], blocks: Connected, overlaps: bool) -> Pull:
+    assert isinstance(blocks, ConnectedBlocks)
     return Pull(config, remotes, blocks.block_size, overlaps=overlaps)
 
 
-def _offloading(config: OffloadConfig, blocks: ConnectedBlocks, overlaps: bool) -> Offloading:
+def _offloading(config: OffloadConfig, blocks: Connected, overlaps: bool) -> Offloading:
     return Offloading(config, blocks, overlaps=overlaps)
 
 

@@ -120,18 +120,18 @@ def hybrid(case: Case, *, fast_forward: bool = True) -> list[dict[str, Any]]:
     return [{**step, "t_end": step["t_end_s"]} for step in run.decisions]
 
 
-def group_of_plan(case: dict[str, Any], **more: Any) -> ReplicaGroup:
+def group_of_plan(case: dict[str, Any], blocks: type[GroupedBlocks] = GroupedBlocks, **more: Any) -> ReplicaGroup:
     """The replica of a case, with the cache that start-up plans for its number of blocks."""
     config = case["config"]
-    blocks, retention = config["num_gpu_blocks"], config["retention_interval"]
-    plan = plan_kv(layers_of(config), [0], settings_of(config), num_gpu_blocks=blocks)
-    memory = Memory(blocks, engine_block_size(plan))
+    count, retention = config["num_gpu_blocks"], config["retention_interval"]
+    plan = plan_kv(layers_of(config), [0], settings_of(config), num_gpu_blocks=count)
+    memory = Memory(count, engine_block_size(plan))
     policy = policy_of(case)
     return ReplicaGroup(
         lambda: policy,
         memory,
         cost_of(case),
-        make_blocks=lambda usable, host: GroupedBlocks(plan, usable, retention),
+        make_blocks=lambda usable, host: blocks(plan, usable, retention),
         has_kv_groups=True,
         **more,
     )

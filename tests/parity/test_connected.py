@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.connector import offloading, replica
+from simulator.engine.connector import offered, offloading, replica
 from simulator.memory.offload import tier
 from simulator.policies import chunked_prefill
 from tests.parity import connected_features as features
@@ -35,8 +35,6 @@ def differences(kind: str, seeds: Collection[int]) -> Iterator[str]:
     for item in recorded(kind):
         if item["seed"] not in seeds:
             continue
-        if "kv" in item["case"]["config"]:  # several KV groups
-            continue
         try:
             found = first_difference(features.CONNECTED[kind](item["case"]), item["records"])
         except Exception as error:  # a broken rule may break anything
@@ -52,13 +50,14 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
 
 
 OFFLOADING, PULL, COPIER = "engine.connector.offloading", "engine.connector.pull", "engine.connector.copier"
+LOOKUP, OFFERED, BLOCKS = "engine.connector.lookup", "engine.connector.offered", "engine.connector.blocks"
 PLANS, RESULTS, PLAN = "engine.connector.plans", "engine.connector.results", "policies.chunked_prefill.connected"
 TIER, LRU, ARC = "memory.offload.tier", "memory.offload.lru", "memory.offload.arc"
 RULES = [
     # O2: what is found
     ("offload", 37, OFFLOADING, "if offered.jobs:\n            return None", "if offered.jobs:\n            pass"),
-    ("offload", 60, OFFLOADING, "waits = waits or there is None", "pass"),
-    ("offload", 35, OFFLOADING, "stop == start or tokens < size", "stop == start"),
+    ("offload", 60, LOOKUP, "return None if waits else count", "return count"),
+    ("offload", 35, LOOKUP, "if most - computed < size:\n                return 0\n            if most", "if most"),
     ("offload", 39, OFFLOADING, "self._loading.update(keys)", "pass"),
     # O3: loads between steps
     ("offload", 56, PLAN, "_still_needed(view, connector) if later else 0", "0"),
@@ -70,7 +69,7 @@ RULES = [
     ("offload", 1, OFFLOADING, "return self.copier.wait(sync, ready_s)", "return ready_s"),
     # O6: what is stored
     ("offload", 22, OFFLOADING, "if self._config.offload_prompt_only:", "if False:"),
-    ("offload", 42, OFFLOADING, "offered.chunks = stop", "pass"),
+    ("offload", 42, OFFLOADING, "part.chunks = cdiv(total, group.chunk)", "pass"),
     ("offload", 49, OFFLOADING, "max(live.input_tokens, live.num_tokens - 1)", "live.num_tokens"),
     ("offload", 39, TIER, "self._offers.get(key, 0) >= self._threshold", "True"),
     ("offload", 22, TIER, "self._policy.evict(lacking, keys)", "self._policy.evict(lacking, ())"),
@@ -84,6 +83,22 @@ RULES = [
     ("offload", 42, OFFLOADING, "self._flushed |= self._fences[block]", "pass"),
     ("offload", 1, OFFLOADING, "self._flushed |= self._requests[live.row].jobs - set(self._loads)", "pass"),
     ("offload", 1, COPIER, "busy_until_s, self._last_s[kind]", "busy_until_s"),
+    # O2, O6, O8 of several KV groups: what is needed and kept of windows, and whose blocks come free meanwhile
+    ("offload", 59, LOOKUP, "num_tokens - 1 if groups.windows else num_tokens", "num_tokens"),
+    ("offload", 32, LOOKUP, "if run == needed:", "if run >= 1:"),
+    ("offload", 20, LOOKUP, "return None if waits else run", "return 0"),
+    ("offload", 13, OFFERED, "cdiv(reach, cache.block_size * chunk_blocks)", "int(reach > 0)"),
+    ("offload", 43, OFFERED, "if offered.junction else [prompt - 1]", "if False else [prompt - 1]"),
+    ("offload", 43, OFFERED, "own if kept is None else kept.intersection(own)", "own"),
+    ("offload", 48, OFFERED, "all(part.blocks[place] != NULL for place in tails)", "True"),
+    ("offload", 43, OFFERED, "chunks.pop() if len(chunks) == 1 else 0", "self.hash_size"),
+    ("offload", 33, OFFLOADING, "part.blocks[at] = NULL", "pass"),
+    ("offload", 30, OFFLOADING, "self._fence(job, fenced)", "pass"),
+    ("offload", 33, OFFLOADING, "max(part.chunks, offered.storable(group, num_tokens))", "part.chunks"),
+    ("offload", 54, PLAN, "sum([view.groups.blocks_lacking(request) for request in requests])", "0"),
+    ("offload", 54, PLAN, "tried=left.fenced or None", "tried=None"),
+    ("offload", 43, PLAN, "view.groups.blocks_needed(request, 0, loaded, whole=True)", "0"),
+    ("offload", 25, BLOCKS, "self.drop(live.row, max(0, live.base_computed - live.in_flight_tokens))", "pass"),
     # O10, D1 to D3
     ("offload", 60, PLANS, "self._connector.is_fenced and isinstance", "False and isinstance"),
     ("pd", 54, PULL, "overlaps and consumes", "False"),
@@ -94,17 +109,20 @@ RULES = [
     ("pd", 41, PULL, 'self._config.role != "prefill" or', "True or"),
 ]  # fmt: skip
 
-# Where each module's part is taken from.
-PARTS: dict[str, tuple[Any, str]] = {
-    OFFLOADING: (features, "Offloading"),
-    PULL: (features, "Pull"),
-    COPIER: (offloading, "Copier"),
-    PLANS: (replica, "ConnectedPlans"),
-    RESULTS: (replica, "ConnectedResults"),
-    PLAN: (chunked_prefill, "connected_step"),
-    TIER: (offloading, "HostTier"),
-    LRU: (tier, "Lru"),
-    ARC: (tier, "Arc"),
+# Where each module's parts are taken from.
+PARTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
+    OFFLOADING: ((features,), ("Offloading",)),
+    LOOKUP: ((offloading,), ("look_up",)),
+    OFFERED: ((offloading,), ("Offered", "OffloadGroups", "Part", "blocks_of", "offer_of")),
+    BLOCKS: ((features, replica, offered, offloading), ("ConnectedGroups",)),
+    PULL: ((features,), ("Pull",)),
+    COPIER: ((offloading,), ("Copier",)),
+    PLANS: ((replica,), ("ConnectedPlans", "Holding")),
+    RESULTS: ((replica,), ("ConnectedResults",)),
+    PLAN: ((chunked_prefill,), ("connected_step",)),
+    TIER: ((offloading,), ("HostTier",)),
+    LRU: ((tier,), ("Lru",)),
+    ARC: ((tier,), ("Arc",)),
 }
 
 
@@ -113,8 +131,8 @@ def test_each_rule_is_needed(
     kind: str, seed: int, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = broken(f"simulator.{module}", old, new)
-    user, name = PARTS[module]
-    monkeypatch.setattr(user, name, getattr(made, name))
-    if module == PLANS:
-        monkeypatch.setattr(user, "Holding", made.Holding)
+    users, names = PARTS[module]
+    for user in users:
+        for name in names:
+            monkeypatch.setattr(user, name, getattr(made, name))
     assert next(differences(kind, [seed]), None) is not None

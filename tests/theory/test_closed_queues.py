@@ -80,7 +80,7 @@ def run(
     ("replicas", "front_end"),
     [
         (1, NO_FRONT_END),
-        (3, FrontEnd(0.02, 0.03)),
+        (3, FrontEnd(0.02, 0.03, 0.0005)),
         *(
             pytest.param(*setting, marks=pytest.mark.long)
             for setting in ((1, FrontEnd(0.02)), (1, FrontEnd(0.02, 0.03)), (3, NO_FRONT_END), (3, FrontEnd(0.02)))

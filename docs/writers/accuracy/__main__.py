@@ -9,6 +9,7 @@ with them the residuals that intervals are made of. `--again` takes rows that we
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from docs.writers.accuracy.residuals import write
@@ -29,9 +30,17 @@ from simulator.errors import InputError
 
 EVERY_ROOFLINE = 8  # rows that are priced by the roofline too
 ROWS = "measured/ground_truth/silicon"
+KINDS: Mapping[str, Callable[[Row], str]] = {
+    "engines": lambda row: row.engine,
+    "models": lambda row: row.model.rpartition("/")[2],
+    "GPUs": lambda row: row.system,
+    "precisions": lambda row: row.precision,
+    "versions": lambda row: f"{row.engine} {row.version or 'not said'}",
+}
+"""Groups of rows whose figures are kept beside those of the cells."""
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Score, print, compare."""
     parser = argparse.ArgumentParser(prog="python -m docs.writers.accuracy", description="Score measured runs.")
     parser.add_argument("--engine", choices=[*ENGINES], help="rows of this engine alone")
@@ -39,14 +48,9 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="write each row with its errors there (JSON lines)")
     parser.add_argument("--write", action="store_true", help="keep the figures, for later runs to be compared with")
     parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="rows of --rows, not scored again")
-    asked = parser.parse_args()
-    folder = shared_folder() / ROWS
+    asked = parser.parse_args(words)
     engines = [asked.engine] if asked.engine else [*ENGINES]
-    ordered = [_ordered(read_rows(folder, engine)) for engine in engines]
-    if asked.again:
-        scored = read_rows_again(asked.again)
-    else:
-        scored = [score(row) for rows in ordered for row in rows[:: asked.every]]
+    scored = read_rows_again(asked.again) if asked.again else [score(row) for row in _ordered(engines, asked.every)]
     if asked.rows is not None:
         write_rows(scored, asked.rows)
     for lines in (table(scored, lambda row: row.engine), table(scored, lambda row: row.cell), reasons(scored)):
@@ -55,11 +59,10 @@ def main() -> int:
         return 0
     now = {cell: figures(some) for cell, some in by(scored, lambda row: row.cell).items()}
     if asked.write:
-        whole = {engine: figures(some) for engine, some in by(scored, lambda row: row.engine).items()}
-        kept = {"engines": whole, "cells": now}
+        kept = {kind: {name: figures(some) for name, some in by(scored, key).items()} for kind, key in KINDS.items()}
+        kept["cells"] = now
         FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        by_roofline = [score(row, cost={"kind": "roofline"}) for rows in ordered for row in rows[::EVERY_ROOFLINE]]
-        write(scored, by_roofline)
+        write(scored, [score(row, cost={"kind": "roofline"}) for row in _ordered(engines, EVERY_ROOFLINE)])
         return 0
     before = json.loads(FIGURES.read_text(encoding="utf-8"))["cells"] if FIGURES.exists() else {}
     found = worse(now, before)
@@ -68,8 +71,13 @@ def main() -> int:
     return 1 if found else 0
 
 
-def _ordered(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row.cell, row.tensor_parallel, row.isl, row.name))
+def _ordered(engines: Sequence[str], every: int) -> list[Row]:
+    """Each so-manieth row of the engines, cell by cell."""
+    found = []
+    for engine in engines:
+        rows = read_rows(shared_folder() / ROWS, engine)
+        found += sorted(rows, key=lambda row: (row.cell, row.tensor_parallel, row.isl, row.name))[::every]
+    return found
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def compared(row: Row, scenario: Mapping[str, Any]) -> Scored:
     known = finished(records)
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
-    tpot_ms, ttft_ms = mean_ms(tpot_s(records), known, row), mean_ms(ttft_s(records), known, row)
+    tpot_ms, ttft_ms = (mean_ms(seconds(records), known, row.concurrency) for seconds in (tpot_s, ttft_s))
     return Scored(row, tpot_ms / row.tpot_ms - 1.0, (ttft_ms + row.late_steps * tpot_ms) / row.ttft_ms - 1.0)
 
 

@@ -31,7 +31,7 @@ OUTSIDE_TIMES = 1.5
 """How much wider an interval is outside of the envelope: not tested, for no run lies there."""
 LEAST_WIDER = {EXTRAPOLATED: 1.1}
 """An interval is at least so much wider than where the kernels were measured."""
-FIELDS = dict(zip(METRICS, ("plain_ttft", "tpot", "e2e"), strict=True))
+FIELDS = dict(zip(METRICS, ("ttft", "tpot", "e2e"), strict=True))
 KEYS: Mapping[str, Callable[[Row], str]] = {
     "model": lambda row: row.model.rpartition("/")[2],
     "GPU": lambda row: row.system,

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import custom_model
+
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
 """The sample's word for an engine, and the policy's name."""
 
@@ -28,7 +31,9 @@ has a TPOT of 3.6 ms there, which is half of any other image's."""
 
 INFERENCEX = ((1024, 1024), (1024, 8192), (8192, 1024))
 """The lengths of InferenceX's runs. Other rows are of NVIDIA's own clients, with fixed lengths."""
-WAVES_OF_CLIENT = 10  # requests of each user
+WAVES = 10  # requests of each user, in InferenceX's client
+FEW, FEWER_WAVES = 32, 4
+"""With more users than these, a run has so many requests of each: of the first, of the last and of one between."""
 
 STREAM_INTERVAL = 10
 """Tokens that SGLang (DeepSeek, Qwen3.5) and TensorRT-LLM (DeepSeek) send at a time in InferenceX's scripts."""
@@ -36,6 +41,12 @@ RECEIVE_INTERVALS = {False: 10, True: 30}
 """Decode steps between two looks at what has arrived (SGLang's --scheduler-recv-interval on Blackwell); the second from
 16 users on. No flag of these stands in the rows: TTFT less our prefill is 10 to 16 decode steps up to 8 users and 25 to
 30 above on B200, 7 to 10 on H200, and none for GLM-5."""
+
+BATCH_WAIT = 20
+"""Decode steps that TensorRT-LLM waits for more prompts to share a step (`batch_wait_timeout_iters`): Llama's scripts
+ask for it with 1,024 tokens each way and fewer than eight GPUs, and for no streaming of that kind otherwise."""
+CHUNKS: Mapping[tuple[str, str], int] = {("h200_sxm", "fp8"): 16384, ("b200_sxm", "fp4"): 16384}
+"""SGLang's --chunked-prefill-size in InferenceX's scripts, by GPU and precision; 32,768 for others."""
 
 PAIRED = 0.92
 """Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
@@ -86,6 +97,10 @@ BLOCKS = (
     "Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5",
 )  # fmt: skip
 """Models that are published in fp8 with a scale for each block."""
+DRAWN = (0.8, 1.0)  # shares of the lengths that are named, in InferenceX's client
+DRIFT = (0.95, 1.05)
+"""The same of other clients' answers, whose lengths are fixed. Users that start together would stay so for ever in
+a simulation, and wait for each other's prompts; on a server they drift apart."""
 RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
@@ -119,6 +134,8 @@ class Row:
     @property
     def late_steps(self) -> float:
         """Decode steps by which the client sees a first token late: flags of the server that the row does not say."""
+        if self.engine == "trtllm" and "Llama" in self.model and (self.isl, self.osl) == (1024, 1024):
+            return BATCH_WAIT if self.tensor_parallel < NODE else 0.0
         streams = "DeepSeek" in self.model or (self.engine == "sglang" and "Qwen3.5" in self.model)
         if not self.is_inferencex or self.engine == "vllm" or not streams:
             return 0.0
@@ -148,6 +165,8 @@ class Row:
             return f"{gpus} GPUs of a node that has {NODE}"
         if not self.tpot_ms > 0:
             return "no TPOT"
+        if (share := share_of_peak(self)) > 1.0:
+            return f"computes {100 * share:.0f} % of what its GPUs can by the datasheet: prompts were found in a cache"
         return ""
 
 
@@ -214,17 +233,38 @@ def model_of(row: Row) -> dict[str, Any] | None:
     return model
 
 
-def scenario_of(row: Row, waves: int) -> dict[str, Any] | None:
-    """The scenario of a row; None where its model cannot be said. `waves` times the concurrency are its requests."""
+def waves_of(row: Row) -> int:
+    """Requests that each user of the simulated run sends."""
+    return WAVES if row.concurrency <= FEW else FEWER_WAVES
+
+
+def share_of_peak(row: Row) -> float:
+    """What a run's products of matrices need, over the datasheet's peak; 0 where the model or TTFT is not known."""
+    mapping = model_of(row)
+    if mapping is None or math.isnan(row.ttft_ms):
+        return 0.0
+    model, gpu = custom_model(mapping), find_gpu(GPUS.get(row.system, row.system))
+    share = 0.9 if row.is_inferencex else 1.0
+    whole_s = 1e-3 * (row.ttft_ms + (share * row.osl - 1) * row.tpot_ms)
+    weights = model.active_parameters - 2 * model.vocab * model.hidden
+    flops = 2.0 * weights * share * (row.isl + row.osl) * row.concurrency / whole_s
+    peak = 1e12 * max(gpu.tflops(model.multiplied_in), gpu.tflops(model.experts_multiplied_in))
+    return flops / (peak * row.tensor_parallel * row.data_parallel)
+
+
+def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
+    """The scenario of a row; None where its model cannot be said. Each user sends `waves` requests."""
     model = model_of(row)
     if model is None:
         return None
-    low = 0.8 if row.is_inferencex else 1.0
     lengths = {
-        name: {"dist": "uniform", "min": max(1, math.ceil(low * size)), "max": size}
-        if low < 1
+        name: {"dist": "uniform", "min": max(1, math.ceil(low * size)), "max": math.ceil(high * size)}
+        if low < high
         else {"dist": "fixed", "value": size}
-        for name, size in (("input", row.isl), ("output", row.osl))
+        for name, size, (low, high) in (
+            ("input", row.isl, DRAWN if row.is_inferencex else (1.0, 1.0)),
+            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT),
+        )
     }
     hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": row.tensor_parallel}
     hardware["gpu_memory_utilization"] = 0.95
@@ -239,7 +279,7 @@ def scenario_of(row: Row, waves: int) -> dict[str, Any] | None:
         "front_end": {},
         "engine": dict(_engine(row)),
         "workload": {
-            "requests": max(waves * row.concurrency, 2 * waves),
+            "requests": (waves or waves_of(row)) * row.concurrency,
             "arrival": {"process": "closed_loop", "concurrency": row.concurrency},
             "classes": [{"name": "all", **lengths}],
         },
@@ -252,7 +292,6 @@ def _cost(row: Row) -> dict[str, Any]:
 
 
 def _engine(row: Row) -> Iterator[tuple[str, Any]]:
-    large = not row.system.startswith("h100")
     yield "policy", ENGINES[row.engine]
     yield "max_num_seqs", max(1, math.ceil(row.concurrency / row.data_parallel))
     if row.engine == "vllm":
@@ -260,9 +299,9 @@ def _engine(row: Row) -> Iterator[tuple[str, Any]]:
         if version:
             yield "version", version
         yield "async_scheduling", not version or tuple(map(int, version.split("."))) >= (0, 14)
-        yield "max_num_batched_tokens", 16384 if large and not row.system.startswith("h") else 8192
+        yield "max_num_batched_tokens", 8192
     elif row.engine == "sglang":
-        yield "max_num_batched_tokens", 32768
+        yield "max_num_batched_tokens", CHUNKS.get((row.system, row.precision), 32768) if row.is_inferencex else 8192
     else:
-        yield "max_num_batched_tokens", max(8192, row.concurrency + row.isl)
+        yield "max_num_batched_tokens", 16384 if "Llama" in row.model else max(8192, row.concurrency + row.isl)
         yield "async_scheduling", True

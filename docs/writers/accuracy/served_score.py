@@ -5,12 +5,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from docs.writers.accuracy.served import WAVES_OF_CLIENT, Row, scenario_of
+from docs.writers.accuracy.served import WAVES, Row, scenario_of
 from scenarios.prediction.prediction import PREDICTION
 from scenarios.runs.runner import run
 from simulator.errors import InputError
@@ -18,9 +19,6 @@ from simulator.metrics.latency import finished, tpot_s, ttft_s
 
 FIGURES = Path(__file__).with_name("figures.json")
 """The figures last committed."""
-WAVES = 3
-"""So many times the concurrency are the requests of a run."""
-
 KIND = "layers of a kind that is not modelled"
 POINTS, SHARE = 0.02, 0.10
 """A cell is worse if its error grew by more than so many points and by more than this share of what it was."""
@@ -37,54 +35,72 @@ class Scored:
     ttft: float = math.nan
     refused: str = ""
     contradiction: str = ""
-    plain_ttft: float = math.nan  # as the run has it, without what flags of the server do that the row does not say
     e2e: float = math.nan
     basis: str = ""
     batch: float = math.nan
 
 
-def score(row: Row, waves: int = WAVES, cost: Mapping[str, Any] | None = None) -> Scored:
-    """Simulate a row. The means of TPOT and TTFT are compared, as `mean_ms` takes them."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The means of a simulated run, over all requests as clients take them, and how its prices were come by."""
+
+    tpot_ms: float
+    ttft_ms: float
+    basis: str
+    batch: float
+
+
+def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
+    """Simulate a row, and compare the means of TPOT and TTFT over all requests."""
     if row.contradiction:
         return Scored(row, contradiction=row.contradiction)
-    scenario = scenario_of(row, waves)
+    scenario = scenario_of(row)
     if scenario is None:
         return Scored(row, refused=KIND)
     if cost is not None:
         scenario["cost"] = dict(cost)
     try:
-        result = run(scenario)
-        records = result.records
+        found = _serve(json.dumps(scenario), row.concurrency)
     except InputError as error:
         return Scored(row, refused=error.message)
     except ArithmeticError as error:
         return Scored(row, refused=f"{type(error).__name__}: {error}")
-    known = finished(records)
-    if not known[row.concurrency :].any():
+    if found is None:
         return Scored(row, refused="no request was served")
-    tpot_ms = mean_ms(tpot_s(records), known, row)
-    ttft_ms = mean_ms(ttft_s(records), known, row)
+    late_ms = row.late_steps * found.tpot_ms
     steps = (0.9 if row.is_inferencex else 1.0) * row.osl - 1.0
     return Scored(
         row,
-        tpot_ms / row.tpot_ms - 1.0,
-        (ttft_ms + row.late_steps * tpot_ms) / row.ttft_ms - 1.0,
-        plain_ttft=ttft_ms / row.ttft_ms - 1.0,
-        e2e=(ttft_ms + steps * tpot_ms) / (row.ttft_ms + steps * row.tpot_ms) - 1.0,
-        basis=result.summary[PREDICTION]["basis"],
-        batch=float(result.summary["mean_batch_size"]),
+        found.tpot_ms / row.tpot_ms - 1.0,
+        (found.ttft_ms + late_ms) / row.ttft_ms - 1.0,
+        e2e=(found.ttft_ms + steps * found.tpot_ms) / (row.ttft_ms + steps * row.tpot_ms) - 1.0,
+        basis=found.basis,
+        batch=found.batch,
     )
 
 
-def mean_ms(seconds: Any, known: Any, row: Row) -> float:
-    """The mean of all requests as the client sends them: of each user so many, the first when all others come too."""
-    first = known.copy()
-    first[row.concurrency :] = False
-    later = 1e3 * float(np.mean(seconds[known & ~first]))
-    if not row.is_inferencex or not first.any():
-        return later
-    share = 1.0 / WAVES_OF_CLIENT
-    return share * 1e3 * float(np.mean(seconds[first])) + (1.0 - share) * later
+@cache
+def _serve(scenario: str, users: int) -> Served | None:
+    """Run a scenario, once for all rows that have it; None where no request was served."""
+    result = run(json.loads(scenario))
+    records = result.records
+    known = finished(records)
+    if not known.any():
+        return None
+    tpot_ms, ttft_ms = (mean_ms(of(records), known, users) for of in (tpot_s, ttft_s))
+    return Served(tpot_ms, ttft_ms, result.summary[PREDICTION]["basis"], float(result.summary["mean_batch_size"]))
+
+
+def mean_ms(seconds: Any, known: Any, users: int) -> float:
+    """The mean over the requests of the client, of which a run has the first, the last and some between.
+
+    A tenth of them comes at once, and a tenth decodes while the server runs empty.
+    """
+    share, between = 1.0 / WAVES, len(known) - 2 * users
+    weights = np.full(len(known), (1.0 - 2.0 * share) / max(1, between))
+    weights[-users:] = (share if between > 0 else 1.0 - share) / users
+    weights[:users] = share / users
+    return 1e3 * float(np.average(seconds[known], weights=weights[known]))
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Aborts of a replica with a connector: a request may leave while its load is under way."""
 
 from simulator.engine.completion import Completion
+from simulator.engine.connector.blocks import ConnectedGroups
 from simulator.engine.connector.plans import Holding
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.engine.late_results import LateResults
@@ -23,6 +24,9 @@ class ConnectedAborts(DroppingAborts):
             super()._count(live)
 
     def _take_out(self, live: RequestState, now_s: float) -> bool:
+        blocks = self._state.blocks
+        if isinstance(blocks, ConnectedGroups) and isinstance(live, ConnectedRequest):
+            blocks.ends(live)
         if live.status is not LOADING or not isinstance(live, ConnectedRequest):
             return super()._take_out(live, now_s)
         del self._held.lives[live]

@@ -4,16 +4,19 @@ The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/ 
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simulator.connector import Found
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.division import cdiv
+from simulator.engine.connector.blocks import Connected, ConnectedGroups
 from simulator.engine.connector.copier import LOAD, STORE, SYNC, Copier
+from simulator.engine.connector.lookup import look_up
+from simulator.engine.connector.offered import Offered, OffloadGroups, Part, blocks_of, offer_of
 from simulator.engine.connector.protocol import Arrivals
 from simulator.engine.connector.request import ConnectedRequest
+from simulator.memory.group_pool import NULL
 from simulator.memory.offload import OffloadConfig
-from simulator.memory.offload.access import Access
-from simulator.memory.offload.tier import HostTier
+from simulator.memory.offload.tier import HostTier, Stored
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 from simulator.request_state import FINISHED, LOADING
@@ -22,32 +25,17 @@ _NOTHING = Found(0, later=False)
 
 
 @dataclass(slots=True)
-class Offered:
-    """What the connector keeps of a request: `chunks` of it have been offered, and `table` has its blocks by id.
-
-    `noted` blocks of the table have been seen; `ended_tokens` of it are computed, where it has ended.
-    """
-
-    request: Request
-    live: ConnectedRequest
-    access: Access = field(default_factory=Access)
-    keys: list[Hashable] = field(default_factory=list)
-    table: list[int] = field(default_factory=list)
-    chunks: int = 0
-    noted: int = 0
-    jobs: set[int] = field(default_factory=set)
-    ended_tokens: int = 0
-    is_closed: bool = False  # it has ended, and all of it has been offered
-
-
-@dataclass(slots=True)
 class Job:
-    """A copy: the chunks, and of a store the blocks that it reads."""
+    """A copy: the chunks, and the blocks that it writes or reads.
+
+    Who takes a block of `fenced` has to wait for it from the beginning, of others once the request has ended.
+    """
 
     offered: Offered
     kind: str
     keys: Sequence[Hashable]
     blocks: list[int]
+    fenced: Sequence[int] = ()
 
 
 class Offloading:
@@ -55,7 +43,7 @@ class Offloading:
 
     drops_late = fails_requests = False
 
-    def __init__(self, config: OffloadConfig, blocks: ConnectedBlocks, *, overlaps: bool) -> None:
+    def __init__(self, config: OffloadConfig, blocks: Connected, *, overlaps: bool) -> None:
         self.is_fenced = overlaps
         self.now_s = 0.0
         self.replica = 0
@@ -67,17 +55,18 @@ class Offloading:
         self._evicted_now = 0
         self._config = config
         self._blocks = blocks
-        self._size = blocks.block_size
-        self._chunk_tokens = config.blocks_per_chunk * blocks.block_size
-        self._keys = RequestKeys(blocks.block_size)
+        self._groups = OffloadGroups(blocks, config.blocks_per_chunk)
+        self._most_sync = int(config.sync_load_blocks * self._groups.tokens_of_block)
+        self._keys = RequestKeys(self._groups.hash_size)
         self._requests: dict[int, Offered] = {}
         self._jobs: dict[int, Job] = {}
         self._num_jobs = 0
         self._loading: set[Hashable] = set()  # chunks that loads between steps read
-        self._fences: dict[int, set[int]] = {}  # block of a request that has ended -> stores that read it
+        self._fences: dict[int, set[int]] = {}  # block that may be taken -> stores that read it
+        self._held: dict[int, list[tuple[Part, int]]] = {}  # block of a window -> where it is, or was, in tables
         self._ended: list[Offered] = []  # since the last plan
         # Of the plan that is being applied, and then of the step that is launched:
-        self._sync_blocks = 0
+        self._sync_tokens = 0
         self._taken: set[int] = set()
         self._loads: list[int] = []
         self._stores: list[int] = []
@@ -88,77 +77,63 @@ class Offloading:
     # Looking up
 
     def look(self, request: Request, live: ConnectedRequest, computed_tokens: int) -> Found | None:
-        """Consecutive chunks from the local hit on; none if less than a chunk is gained.
+        """What the host has of all groups; none if less than a chunk is gained.
 
-        None while one of them is being written or read by another load, or the request has copies under way.
+        None while a chunk of it is being written or read by another load, or the request has copies under way.
         """
         offered = self._of(request, live)
         if offered.jobs:
             return None
-        self._name(offered)
-        size, keys = self._chunk_tokens, offered.keys
-        most = min(live.num_tokens, len(keys) * size)
-        if most - computed_tokens < size:
-            return _NOTHING
-        start = stop = computed_tokens // size
-        waits = False
-        while stop < len(keys) and (there := self.tier.is_there(keys[stop])) is not False:
-            waits = waits or there is None
-            stop += 1
-        tokens = min(most, stop * size) - computed_tokens
-        if stop == start or tokens < size:
-            return _NOTHING
-        if waits or (self._loading and not self._loading.isdisjoint(keys[start:stop])):
-            return None
-        blocks = tokens // self._size
+        offered.name(self._groups, self._keys.of(request))
+        tokens = look_up(self._groups, self.tier, offered.parts, computed_tokens, live.num_tokens, self._loading)
+        if not tokens:
+            return None if tokens is None else _NOTHING
         in_step = computed_tokens + tokens < live.num_tokens
-        in_step = in_step and self._sync_blocks + blocks <= self._config.sync_load_blocks
-        return Found(tokens, later=not in_step)
+        return Found(tokens, later=not (in_step and self._sync_tokens + tokens <= self._most_sync))
 
     def _of(self, request: Request, live: ConnectedRequest) -> Offered:
         offered = self._requests.get(request.row)
         if offered is None:
-            offered = self._requests[request.row] = Offered(request, live)
+            offered = self._requests[request.row] = Offered(request, live, [Part() for _ in self._groups.all])
         return offered
-
-    def _name(self, offered: Offered) -> None:
-        """Name the chunks of the tokens that are known by now."""
-        num_tokens = offered.live.num_tokens
-        keys, step = offered.keys, self._config.blocks_per_chunk
-        chunks = num_tokens // self._chunk_tokens
-        if len(keys) < chunks:
-            of_blocks = self._keys.of(offered.request)
-            for chunk in range(len(keys), chunks):
-                key = of_blocks[(chunk + 1) * step - 1]
-                keys.append(key)
-                offered.access.places[key] = ((chunk + 1) * self._chunk_tokens, 0)
 
     # The plan
 
     def admitted(self, request: Request, live: ConnectedRequest, found: Found, local_tokens: int) -> None:
-        offered = self._of(request, live)
-        table = offered.table = self._blocks.tables[request.row]
-        self._taken.update(table)
-        offered.chunks = offered.noted = 0
+        offered, total = self._of(request, live), local_tokens + found.tokens
+        if isinstance(self._blocks, ConnectedGroups):
+            offered.junction = self._blocks.junctions[request.row]
+        keys: list[Hashable] = []
+        blocks: list[int] = []
+        for group, part in zip(self._groups.all, offered.parts, strict=True):
+            table, size = group.tables[request.row], group.cache.block_size
+            self._taken.update(table)
+            part.blocks = []
+            part.chunks = 0
+            if not found.tokens:
+                continue
+            stop = cdiv(total, size)
+            new = [place for place in range(cdiv(local_tokens, size), stop) if table[place] != NULL]
+            part.chunks = cdiv(total, group.chunk)
+            if new:
+                keys += part.keys[new[0] // group.chunk_blocks : part.chunks]
+                blocks += table[new[0] : stop]
+        self._taken.discard(NULL)
         if not found.tokens:
             return
-        size = self._chunk_tokens
-        stop = -(-(local_tokens + found.tokens) // size)
-        keys = offered.keys[local_tokens // size : stop]
-        offered.chunks = stop
         self.tier.load(keys, offered.access)
-        blocks = table[local_tokens // self._size : (local_tokens + found.tokens) // self._size]
         self._loads.append(self._begin(offered, LOAD if found.later else SYNC, keys, blocks))
-        if found.later:
-            if self._blocks.caches_prefixes:
-                self._loading.update(keys)
-        else:
-            self._sync_blocks += len(blocks)
+        if not found.later:
+            self._sync_tokens += found.tokens
+        elif self._blocks.caches_prefixes:
+            self._loading.update(keys)
 
-    def _begin(self, offered: Offered, kind: str, keys: Sequence[Hashable], blocks: list[int]) -> int:
+    def _begin(
+        self, offered: Offered, kind: str, keys: Sequence[Hashable], blocks: list[int], fenced: Sequence[int] = ()
+    ) -> int:
         job = self._num_jobs
         self._num_jobs += 1
-        self._jobs[job] = Job(offered, kind, keys, blocks)
+        self._jobs[job] = Job(offered, kind, keys, blocks, fenced)
         offered.jobs.add(job)
         return job
 
@@ -168,23 +143,21 @@ class Offloading:
         A store that reads a block which was taken now, or a victim's, has to end before the step begins.
         """
         self._evicted_now = 0
-        for live, _ in scheduled:
-            offered = self._requests[live.row]
-            self._taken.update(offered.table[offered.noted :])
-            offered.noted = len(offered.table)
+        self._see_tables([self._requests[live.row] for live, _ in scheduled])
         for live in preempted:
             self._flushed |= self._requests[live.row].jobs - set(self._loads)
         for block in self._fences.keys() & self._taken:
             self._flushed |= self._fences[block]
         for live, tokens in scheduled:
             offered = self._requests[live.row]
-            self._name(offered)
+            offered.name(self._groups, self._keys.of(offered.request))
             self._offer(offered, min(live.base_computed + tokens, live.num_tokens))
         for offered in self._ended:
-            job = self._offer(offered, offered.ended_tokens)
+            job = self._offer(offered, offered.ended_tokens, ended=True)
             if job is not None:
-                self._fence(job)
-                if not self._taken.isdisjoint(self._jobs[job].blocks):
+                made = self._jobs[job]
+                self._fence(job, made.blocks)
+                if not self._taken.isdisjoint(set(made.blocks).difference(made.fenced)):
                     self._flushed.add(job)
         for offered in self._ended:
             offered.is_closed = True
@@ -192,37 +165,66 @@ class Offloading:
             self._forget(offered)
         self._ended.clear()
         self._taken.clear()
-        self._sync_blocks = 0
+        self._sync_tokens = 0
         self._any_ended = False
 
-    def _offer(self, offered: Offered, num_tokens: int) -> int | None:
+    def _see_tables(self, scheduled: Sequence[Offered]) -> None:
+        """Note the blocks that these requests have taken; windows that had held them do not any more."""
+        grown = []
+        for offered in scheduled:
+            for group, part in zip(self._groups.all, offered.parts, strict=True):
+                if new := group.tables[offered.request.row][len(part.blocks) :]:
+                    grown.append((group, part, new))
+                    self._taken.update(new)
+        self._taken.discard(NULL)
+        if self._held:
+            for block in self._held.keys() & self._taken:
+                self._held[block] = [(part, at) for part, at in self._held[block] if not self._lost(block, part, at)]
+        for group, part, new in grown:
+            if group.window:
+                for at, block in enumerate(new, len(part.blocks)):
+                    if block != NULL:
+                        self._held.setdefault(block, []).append((part, at))
+            part.blocks += new
+
+    def _lost(self, block: int, part: Part, at: int) -> bool:
+        """Forget that a request's window held this block here; returns whether that is so now.
+
+        What has been offered is not looked at again.
+        """
+        if at >= len(part.blocks) or part.blocks[at] != block:
+            return True
+        if at < part.chunks * self._config.blocks_per_chunk:
+            return False
+        part.blocks[at] = NULL
+        return True
+
+    def _offer(self, offered: Offered, num_tokens: int, *, ended: bool = False) -> int | None:
         """Offer the full chunks of so many computed tokens that have not been; returns the job that stores them."""
+        groups = self._groups
         if self._config.offload_prompt_only:
             num_tokens = min(num_tokens, offered.request.input_tokens)
-        step = self._config.blocks_per_chunk
-        chunks = min(num_tokens // self._chunk_tokens, len(offered.table) // step, len(offered.keys))
-        start = offered.chunks
-        if chunks <= start:
-            return None
-        stored = self.tier.store(offered.keys[start:chunks], offered.access)
+        offer = offer_of(groups, offered, num_tokens, ended=ended)
+        stored = self.tier.store(offer.keys, offered.access) if offer.keys else Stored(())
         if stored is None:
-            self.refused += chunks - start
+            self.refused += len(offer.keys)
             return None
-        offered.chunks = chunks
+        for group, part in zip(groups.all, offered.parts, strict=True):
+            part.chunks = max(part.chunks, offered.storable(group, num_tokens))
         self.evicted += stored.evicted
         self._evicted_now += stored.evicted
         if not stored.keys:
             return None
-        new = set(stored.keys)
-        places = [at for at in range(start, chunks) if offered.keys[at] in new]
-        blocks = [block for at in places for block in offered.table[at * step : (at + 1) * step]]
-        job = self._begin(offered, STORE, stored.keys, blocks)
+        read = blocks_of(groups, offered, offer, stored.keys)
+        fenced = [block for group, own in zip(groups.all, read, strict=True) if group.window for block in own]
+        job = self._begin(offered, STORE, stored.keys, [block for own in read for block in own], fenced)
+        self._fence(job, fenced)
         self._stores.append(job)
         return job
 
-    def _fence(self, job: int) -> None:
-        """The blocks that a store reads are free: whoever takes one has to wait for it."""
-        for block in self._jobs[job].blocks:
+    def _fence(self, job: int, blocks: Sequence[int]) -> None:
+        """A store reads these blocks, which may come free before it has ended: whoever takes one waits for it."""
+        for block in blocks:
             self._fences.setdefault(block, set()).add(job)
 
     def _forget(self, offered: Offered) -> None:
@@ -264,7 +266,8 @@ class Offloading:
         blocks = len(job.blocks)
         start_s, end_s = self.copier.submit(number, job.kind, blocks, ready_s, busy_until_s)
         size, row = blocks * self._config.block_bytes, job.offered.request.row
-        self.copied((row, self.replica, 0, job.kind == STORE, blocks * self._size, size, start_s, end_s))
+        tokens = blocks * self._groups.hash_size
+        self.copied((row, self.replica, 0, job.kind == STORE, tokens, size, start_s, end_s))
 
     # The results
 
@@ -303,10 +306,10 @@ class Offloading:
             offered.ended_tokens = max(live.input_tokens, live.num_tokens - 1)
         elif live.status is not LOADING:
             offered.ended_tokens = live.base_computed
-        self._name(offered)
+        offered.name(self._groups, self._keys.of(offered.request))
         for job in offered.jobs:
             if self._jobs[job].kind == STORE:
-                self._fence(job)
+                self._fence(job, self._jobs[job].blocks)
         self._ended.append(offered)
 
     def told(self) -> dict[str, int]:

@@ -101,8 +101,7 @@ class ConnectedPlans(DraftedPlans):
         _count_found(live, live.external_tokens)
 
     def _admit(self, chunk: Chunk, now_s: float) -> None:
-        live, state, cache = chunk.request, self._state, self._cache
-        assert cache is not None
+        live, state, cache, groups = chunk.request, self._state, self._cache, self.groups
         held = isinstance(live, ConnectedRequest) and live in self._held.lives
         if not isinstance(live, ConnectedRequest) or not (live.status is WAITING or (held and live.is_settled)):
             raise state.broken(f"admits {live!r}, which neither waits nor has its load")
@@ -110,16 +109,27 @@ class ConnectedPlans(DraftedPlans):
             self._run(live, chunk.num_tokens, now_s)
             return
         request = state.requests[live.row]
-        hits, _ = cache.hits(request, live.num_tokens)
-        local = hits * state.batch.block_size
+        if groups is not None:
+            hit = groups.blocks.hit(request, live.num_tokens)
+            local = hit.tokens
+        else:
+            assert cache is not None
+            hits, _ = cache.hits(request, live.num_tokens)
+            local = hits * state.batch.block_size
         found = self._connector.look(request, live, local)
         if found is None or found.later == bool(chunk.num_tokens):
             raise state.broken(f"computes {chunk.num_tokens} tokens of {live.request_id}, of which it found {found}")
-        cache.take_hits(request, hits)
         live.base_computed, live.external_tokens = local + found.tokens, found.tokens
         if found.tokens:
             self.external[live.request_id] = found.tokens
-        self._take_found(live, local)
+        if groups is not None:
+            groups.blocks.admit(groups.asked(live, live.base_computed, chunk.num_tokens, found.tokens), hit)
+        else:
+            assert cache is not None
+            cache.take_hits(request, hits)
+            self._take_found(live, local)
+        live.reserved_tokens = live.base_computed
+        self._held.owners[live.row] = live
         if found.later:
             self._hold(live)
         else:
@@ -157,8 +167,6 @@ class ConnectedPlans(DraftedPlans):
             raise self._state.broken(what)
         if needed:
             blocks.allocate(live.row, needed)
-        live.reserved_tokens = live.base_computed
-        self._held.owners[live.row] = live
 
 
 def _count_found(live: ConnectedRequest, external_tokens: int) -> None:

@@ -10,7 +10,7 @@ from math import inf
 from typing import cast
 
 from simulator.engine.connector.aborts import ConnectedAborts
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks, ConnectedGroups
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.plans import NO_DRAFTS, ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Connector
@@ -27,7 +27,7 @@ from simulator.request_state import RequestState
 from simulator.speculative.acceptance import DrawnAcceptance
 from simulator.speculative.speculation import Drafting, Speculation
 
-MakeConnector = Callable[[ConnectedBlocks, bool], Connector]
+MakeConnector = Callable[[Connected, bool], Connector]
 _LONGEST = 10**9  # tokens of a context: no bound
 
 
@@ -36,7 +36,7 @@ class ConnectedReplica(SpeculativeReplica):
 
     def __init__(self, make_connector: MakeConnector, parts: ReplicaParts) -> None:
         blocks = parts.blocks
-        if not isinstance(blocks, ConnectedBlocks):
+        if not isinstance(blocks, (ConnectedBlocks, ConnectedGroups)):
             raise InputError(f"a replica with a KV connector needs ConnectedBlocks, not {type(blocks).__name__}")
         nothing = Speculation(NO_DRAFTS, DrawnAcceptance((0.0,), 0), _LONGEST)
         super().__init__(nothing, replace(parts, fast_forward=False))
@@ -52,6 +52,8 @@ class ConnectedReplica(SpeculativeReplica):
         self.late = self.results
         self.aborts = ConnectedAborts(state, self.completion, self.results, self.held)
         self._gone = self.aborts.pending
+        if isinstance(blocks, ConnectedGroups):
+            self._set_groups(blocks)
         self._view.drafting = Drafting(NO_DRAFTS, _LONGEST, self.held)
         self._connected_blocks = blocks
         self._busy_until_s = 0.0  # the device, with the steps launched so far
@@ -67,6 +69,11 @@ class ConnectedReplica(SpeculativeReplica):
         return 0  # it has no say
 
     def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        blocks = self._connected_blocks
+        if isinstance(blocks, ConnectedGroups):
+            whole = request.input_tokens + self.state.requests[request.row].output_tokens - 1
+            if (reason := blocks.refusal(whole)) is not None:
+                return reason
         return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
 
     def _ended(self, row: int) -> None:

@@ -3,13 +3,13 @@
 from collections import deque
 
 from simulator.engine.completion import Completion
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedGroups
 from simulator.engine.connector.plans import ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Arrivals, Connector
 from simulator.engine.speculative.results import VerifyResults
 from simulator.engine.speculative.step import VerifyStep
 from simulator.engine.state import ReplicaState
-from simulator.request_state import LOADING
+from simulator.request_state import FINISHED, LOADING
 from simulator.results.records import Status
 
 
@@ -32,7 +32,7 @@ class ConnectedResults(VerifyResults):
         completion: Completion,
         plans: ConnectedPlans,
         connector: Connector,
-        blocks: ConnectedBlocks,
+        blocks: Connected,
         held: Holding,
     ) -> None:
         super().__init__(state, completion, plans)
@@ -56,7 +56,7 @@ class ConnectedResults(VerifyResults):
         if step.scheduled:
             self._processed += 1
             while self._fenced and self._fenced[0][0] <= self._processed:
-                self._release(self._fenced.popleft()[1])
+                self._release(self._fenced.popleft()[1], fenced=True)
         failed = [lives[row] for row in arrivals.failed if lives[row].status is LOADING]
         sampled = self.take_in(step)
         for live in failed:
@@ -79,13 +79,15 @@ class ConnectedResults(VerifyResults):
             step.record["num_free_blocks_end"] = self._blocks.num_free
         return sampled
 
-    def _release(self, row: int) -> None:
-        self._blocks.release(row)
+    def _release(self, row: int, *, fenced: bool = False) -> None:
+        self._blocks.release(row, fenced=fenced)
         del self._held.owners[row]
 
     def _keeps(self, row: int) -> bool:
         """Whether the blocks of a request that ends now stay: a step or a load writes them, or they are being sent."""
         live = self._held.owners[row]
+        if live.status is FINISHED and isinstance(self._blocks, ConnectedGroups):
+            self._blocks.ends(live)
         if live.is_loading:
             return True
         if self._connector.is_fenced and live.in_flight_tokens:

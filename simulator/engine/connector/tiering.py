@@ -9,11 +9,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from simulator.connector import Found
-from simulator.engine.connector.blocks import ConnectedBlocks
+from simulator.engine.connector.blocks import Connected, ConnectedGroups
 from simulator.engine.connector.copier import STORE
-from simulator.engine.connector.offloading import Offered, Offloading
+from simulator.engine.connector.offered import Offered
+from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.protocol import Arrivals
 from simulator.engine.connector.request import ConnectedRequest
+from simulator.errors import InputError
 from simulator.memory.offload import OffloadConfig
 from simulator.memory.offload.access import Access
 from simulator.memory.offload.further import FurtherTier, TieredHost
@@ -37,8 +39,11 @@ class Tiering(Offloading):
     found on the host is not evicted for the rest of it.
     """
 
-    def __init__(self, config: OffloadConfig, blocks: ConnectedBlocks, *, overlaps: bool) -> None:
+    def __init__(self, config: OffloadConfig, blocks: Connected, *, overlaps: bool) -> None:
+        if isinstance(blocks, ConnectedGroups):
+            raise InputError("tiers below the host do not go with layers that keep different things yet")
         super().__init__(config, blocks, overlaps=overlaps)
+        self._chunk_tokens = config.blocks_per_chunk * blocks.block_size
         self._chunk_bytes = config.block_bytes * config.blocks_per_chunk
         self.further = [FurtherTier(each, self._chunk_bytes) for each in config.tiers]
         self.tier = self._host = TieredHost(config.num_chunks, config.eviction_policy, self.further)

@@ -10,12 +10,13 @@ from simulator.engine.cache_apply import AppliedPlan
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.group_tables import Reach
-from simulator.memory.grouped import GroupedBlocks, Hit, Trial
-from simulator.plan import Chunk, GroupsTrial, Preemption, StateRules, StepPlan, View
+from simulator.memory.grouped import GroupedBlocks
+from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
 _ALL_TOKENS = 1 << 40  # reserved for each request, so that the batch counts no blocks
+_MOST_OF_TOKEN = 3  # blocks that a token takes in a group at most: its own, a copy, a state that is saved on the way
 
 
 class GroupPlans:
@@ -26,6 +27,7 @@ class GroupPlans:
         self._viewer = viewer
         self.blocks = blocks
         self.in_flight: dict[RequestState, int] = {}
+        self.most_of_decode = _MOST_OF_TOKEN * len(blocks.tables)
         self._victims: list[Preemption] = []
         self._in_flight = int(state.traits.async_scheduling)  # tokens of a request that decodes step after step
 
@@ -102,10 +104,10 @@ class GroupPlans:
         """Tokens of a request that have been computed for sure."""
         return max(0, live.num_computed_tokens - self.in_flight.get(live, 0))
 
-    def asked(self, live: RequestState, computed: int, tokens: int) -> Reach:
-        """The next tokens of a request behind those `computed`, as the memory is asked for them."""
+    def asked(self, live: RequestState, computed: int, tokens: int, loaded: int = 0) -> Reach:
+        """See `Asking.asked`."""
         prefill_end = max(live.input_tokens, live.num_tokens - 1)
-        return self.blocks.asked(live.row, computed, computed + tokens, prefill_end)
+        return self.blocks.asked(live.row, computed, computed + tokens, prefill_end, loaded)
 
     def quiet_steps(self, live: RequestState) -> int:
         """Decode steps of a request before one that may take or free blocks, this one too if it has none of that."""
@@ -122,7 +124,8 @@ class GroupPlans:
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
         blocks.drop(live.row, self.processed(live))
         asked = self.asked(live, live.num_computed_tokens, tokens)
-        while blocks.needed(asked) > blocks.num_free:
+        is_sure = tokens == 1 and blocks.num_free >= self.most_of_decode
+        while not is_sure and blocks.needed(asked) > blocks.num_free:
             self._preempt(now_s)
             if live not in state.running:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")
@@ -173,63 +176,3 @@ class GroupPlans:
         blocks.admit(asked, hit)
         blocks.take(request, asked, live.num_tokens, admitted=True)
         return live, chunk.num_tokens, 0
-
-
-class GroupsView:
-    """A `simulator.plan.KVGroups`: what a policy may ask of the memory."""
-
-    __slots__ = ("_plans", "_state", "states")
-
-    def __init__(self, state: ReplicaState, plans: GroupPlans) -> None:
-        self._state = state
-        self._plans = plans
-        self.states: StateRules | None = plans.blocks.states
-
-    def _hit(self, request: RequestView) -> tuple[RequestState, Hit]:
-        live = self._state.waiting_request(request)
-        return live, self._plans.blocks.hit(self._state.requests[live.row], live.num_tokens)
-
-    def hit(self, request: RequestView) -> tuple[int, int]:
-        """See `KVGroups.hit`."""
-        _, hit = self._hit(request)
-        return hit.tokens, hit.junction
-
-    def junction(self, request: RequestView) -> int:
-        """See `KVGroups.junction`."""
-        return self._plans.blocks.junctions.get(request.row, 0)
-
-    def blocks_needed(self, request: RequestView, num_tokens: int, *, whole: bool = False) -> int:
-        """See `KVGroups.blocks_needed`."""
-        live, hit = self._hit(request)
-        asked = self._plans.asked(live, hit.tokens, live.num_tokens - hit.tokens if whole else num_tokens)
-        return self._plans.blocks.needed(asked, hit, whole=whole)
-
-    def trial(self) -> GroupsTrial:
-        """See `KVGroups.trial`."""
-        return RunningTrial(self._plans)
-
-    def quiet_steps(self) -> int:
-        """See `KVGroups.quiet_steps`."""
-        return self._plans.quiet_run()
-
-
-class RunningTrial:
-    """A `simulator.plan.GroupsTrial`."""
-
-    __slots__ = ("_plans", "_trial")
-
-    def __init__(self, plans: GroupPlans) -> None:
-        self._plans = plans
-        self._trial = Trial(plans.blocks)
-
-    def take(self, request: RequestView, num_tokens: int) -> bool:
-        """See `GroupsTrial.take`."""
-        assert isinstance(request, RequestState)
-        if request.is_decoding and self._plans.quiet_steps(request) > 0:
-            return True
-        asked = self._plans.asked(request, request.num_computed_tokens, num_tokens)
-        return self._trial.take(asked, self._plans.processed(request))
-
-    def leave(self, request: RequestView) -> None:
-        """See `GroupsTrial.leave`."""
-        self._trial.leave(request.row)

@@ -5,7 +5,8 @@ The order of a step is that of every replica. The memory is `simulator.memory.gr
 next step in which one does is planned by itself.
 """
 
-from simulator.engine.hybrid.apply import GroupPlans, GroupsView
+from simulator.engine.hybrid.apply import GroupPlans
+from simulator.engine.hybrid.view import GroupsView
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
 from simulator.engine.replica_parts import ReplicaParts
@@ -27,8 +28,8 @@ class GroupedReplica(Replica):
             what = f"the policy {policy.__name__} does not plan with layers that keep different things"
             raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
         super().__init__(parts)
-        if self.state.adapters is not None or self.state.traits.prefill_schedule_interval > 1:
-            what = "layers that keep different things go neither with adapters nor with prefill_schedule_interval yet"
+        if self.state.traits.prefill_schedule_interval > 1:
+            what = "layers that keep different things do not go with prefill_schedule_interval yet"
             raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
         self._blocks = blocks
         self._plans = GroupPlans(self.state, self._viewer, blocks)
@@ -42,9 +43,8 @@ class GroupedReplica(Replica):
     def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """The reason why a request could never be served with so many blocks."""
         whole = request.input_tokens + self.state.requests[request.row].output_tokens - 1
-        needed = self._blocks.blocks_at(whole)
-        if needed > num_blocks:
-            return f"{whole} tokens may need {needed} KV blocks of all groups; there are {num_blocks}"
+        if (reason := self._blocks.refusal(whole)) is not None:
+            return reason
         return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
 
     def begin_step(self, now_s: float) -> InFlight | None:

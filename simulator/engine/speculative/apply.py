@@ -3,10 +3,11 @@
 Every part is checked first, as in `simulator.engine.state`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import cast
 
 from simulator.division import cdiv
+from simulator.engine.hybrid.request_groups import RequestGroups
 from simulator.engine.speculative.request import DraftingRequest
 from simulator.engine.speculative.step import Scheduled
 from simulator.engine.state import ReplicaState
@@ -30,6 +31,7 @@ class DraftedPlans:
         "_state",
         "_victims",
         "_viewer",
+        "groups",
         "last_part",
         "needs_drafts",
         "scheduled",
@@ -43,6 +45,7 @@ class DraftedPlans:
         self._cache = state.cache
         self._lookahead = config.num_lookahead_tokens
         self._ahead = config.num_hash_lookahead_tokens  # known tokens that a key covers beyond its block
+        self.groups: RequestGroups | None = None  # of a memory with several
         self._kept_out = max(0, config.num_prefill_lookahead_tokens - 1)
         self._victims: list[Preemption] = []
         self.scheduled: list[Scheduled] = []
@@ -60,8 +63,8 @@ class DraftedPlans:
         if len(chunks) < len(plan.prefill) or not chunks.keys().isdisjoint(given):
             raise state.broken("computes a request twice, or one that it preempts")
         self._victims = list(plan.preempt)
-        if chunks or given:
-            self._run_on(chunks, given, plan.paused, now_s)
+        if chunks or given or plan.tried:
+            self._run_on(chunks, given, plan, now_s)
         part = plan
         while part.more:
             part = self._next_part(part, now_s)
@@ -73,13 +76,15 @@ class DraftedPlans:
         self,
         chunks: dict[RequestView, Chunk],
         given: dict[RequestView, int],
-        paused: Sequence[RequestView],
+        plan: StepPlan,
         now_s: float,
     ) -> None:
         """Schedule the running requests in order; victims leave as blocks are lacking.
 
-        A victim without tokens is its own, and leaves in its turn, unless it is `paused`: it was passed over.
+        A victim without tokens is its own, and leaves in its turn, unless it is `paused`: it was passed over. One that
+        was `tried` and got no blocks has dropped those that it no longer needs.
         """
+        paused, tried = plan.paused, plan.tried or ()
         for live in list(self._state.running):
             if live not in self._state.running:
                 continue  # a victim that has left
@@ -88,7 +93,10 @@ class DraftedPlans:
                 self.scheduled.append(self._schedule(live, chunk.num_tokens, now_s))
             elif given.get(live):
                 self._schedule(live, given[live], now_s)
+            elif live in tried:
+                self._drop(live)
             elif live in given and live not in paused:
+                self._drop(live)
                 while live in self._state.running:
                     self._preempt(now_s)
         while self._victims:
@@ -117,6 +125,10 @@ class DraftedPlans:
         if chunk.reserve_tokens or chunk.padding_tokens or not chunk.num_tokens:
             raise state.broken("reserves, pads or computes nothing of a request, which drafts do not allow")
         live, _ = state.place(chunk, now_s)
+        if self.groups is not None:
+            hit = self.groups.blocks.hit(state.requests[live.row], live.num_tokens)
+            live.found(hit.tokens)
+            self.groups.blocks.admit(self.groups.asked(live, hit.tokens, chunk.num_tokens), hit)
         part = self._schedule(live, chunk.num_tokens, now_s)
         part.admitted = True
         self.scheduled.append(part)
@@ -145,7 +157,10 @@ class DraftedPlans:
         room = min(computed + tokens + self._lookahead, longest)
         if computed + tokens >= longest and live.status is DECODING:
             raise state.broken(f"computes request {live.request_id} beyond max_model_len = {longest:,}")
-        if room > live.reserved_tokens:
+        if self.groups is not None:
+            self._take_of_groups(live, tokens, now_s)
+            self.enter(live, min(computed + tokens, known))
+        elif room > live.reserved_tokens:
             self._take_blocks(live, room, now_s)
         if self._cache is not None:
             self.enter(live, min(computed + tokens, known))
@@ -168,12 +183,32 @@ class DraftedPlans:
             state.blocks.allocate(live.row, needed)
         live.reserved_tokens = room
 
+    def _drop(self, live: RequestView) -> None:
+        """Free the blocks that a request no longer needs."""
+        if self.groups is not None:
+            self.groups.blocks.drop(live.row, self.groups.processed(cast(DraftingRequest, live)))
+
+    def _take_of_groups(self, live: DraftingRequest, tokens: int, now_s: float) -> None:
+        """Take the blocks of a request's next tokens in all groups; the next victims leave until they are free."""
+        state, groups = self._state, self.groups
+        assert groups is not None
+        self._drop(live)
+        asked = groups.asked(live, live.base_computed, tokens)
+        while groups.blocks.needed(asked) > groups.blocks.num_free:
+            self._preempt(now_s)
+            if live not in state.running:
+                raise state.broken(f"preempts request {live.request_id}, which it computes")
+        groups.blocks.extend(asked)
+        live.reserved_tokens = max(live.reserved_tokens, asked.end)
+
     def enter(self, live: DraftingRequest, tokens: int) -> None:
         """Enter the full blocks of a request's first `tokens` tokens into the prefix cache, as far as it keeps them.
 
         A key that looks ahead needs the tokens behind its block. What several MTP modules may compute again stays out.
         """
-        if self._cache is not None:
+        if self.groups is not None:
+            self.groups.blocks.enter(self._state.requests[live.row], tokens, live.num_tokens)
+        elif self._cache is not None:
             kept = min(tokens - self._kept_out, live.num_tokens - self._ahead)
             if kept > 0:
                 state = self._state

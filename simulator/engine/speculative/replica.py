@@ -11,6 +11,8 @@ from typing import cast
 
 from simulator.division import cdiv
 from simulator.engine.aborts import Aborts
+from simulator.engine.hybrid.request_groups import RequestGroups
+from simulator.engine.hybrid.view import GroupsView
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
 from simulator.engine.replica_parts import ReplicaParts
@@ -22,6 +24,7 @@ from simulator.engine.speculative.results import VerifyResults
 from simulator.engine.speculative.run import Runs
 from simulator.engine.speculative.step import Scheduled, VerifyRun, VerifyStep
 from simulator.errors import InputError
+from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
@@ -60,7 +63,7 @@ class SpeculativeReplica(Replica):
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._runs: Runs | None = None
-        if self._decode_run_s is not None and parts.decisions is None:
+        if self._decode_run_s is not None and parts.decisions is None and state.adapters is None:
             self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
         self._refuses = state.refuses
@@ -79,6 +82,13 @@ class SpeculativeReplica(Replica):
         if isinstance(state.cache, (PrefixCache, PrefixLedger)):
             ahead = config.num_hash_lookahead_tokens
             state.cache.keys = RequestKeys(block_size, ahead, drops_hit_block=config.drops_hit_block)
+
+    def _set_groups(self, blocks: GroupedBlocks) -> None:
+        """Plan with a memory of several KV groups."""
+        config, state, plans = self._config, self.state, self._plans
+        plans.groups = RequestGroups(blocks, config.num_lookahead_tokens, self._speculation.max_model_len)
+        self._view.groups = GroupsView(state, plans.groups)
+        self.completion.forget = blocks.end
 
     def capped(self, request: Request) -> Request:
         """A request that another replica prefills for this one, with as many tokens as the model's context has."""
@@ -142,6 +152,10 @@ class SpeculativeReplica(Replica):
         step.skips_drafts = self._config.can_skip_drafts and not self._plans.needs_drafts
         drafted = 0 if step.skips_drafts else step.next_drafts
         step.measure(self._propose(scheduled, drafted))
+        if state.adapters is not None:
+            served = [part for part in scheduled if part.live.lora is not None]
+            loras = len({part.live.lora for part in served})
+            step.shape = state.adapters.with_tokens(step.shape, loras, sum([part.tokens for part in served]))
         for part in scheduled:
             self._launch(part, step.next_drafts)
         return step

@@ -25,7 +25,7 @@ def connected_step(view: View, limits: VllmLimits, drafting: Drafting, connector
     chunks, preempted, passed, left = schedule_running(view, limits, drafting)
     waits = len(view.waiting) > 0 or len(connector.holding) > 0
     more = not preempted and left.tokens > 0 and waits
-    return StepPlan(preempted, (), tuple(chunks), False, passed, more=more, note=left)
+    return StepPlan(preempted, (), tuple(chunks), False, passed, more=more, note=left, tried=left.fenced or None)
 
 
 def _admit_next(view: View, limits: VllmLimits, connector: ConnectorView, left: Left) -> StepPlan:
@@ -44,24 +44,25 @@ def _admit_next(view: View, limits: VllmLimits, connector: ConnectorView, left: 
             continue
         if not connector.is_settled(request):
             return StepPlan(decode=False, tried=(request,), more=True, note=left._replace(passed=tuple(passed)))
-        later, held, computed = False, request.num_blocks, request.num_computed_tokens
+        later, held, computed, loaded = False, request.num_blocks, request.num_computed_tokens, 0
         if not held:
-            hits, unused = view.prefix_hits(request)
-            found = connector.look(request, hits * view.block_size)
+            local, held = _hit(view, request)
+            found = connector.look(request, local)
             if found is None:
                 passed.append(request)
                 continue
-            later, held, computed = found.later, hits - unused, hits * view.block_size + found.tokens
+            later, computed, loaded = found.later, local + found.tokens, found.tokens
         tokens = 0 if later else request.num_tokens - computed
         if 0 < threshold < tokens:
             tokens = threshold
         if tokens > left.tokens and not limits.in_chunks:
             return _NO_MORE
         tokens = min(tokens, left.tokens)
-        if limits.tests_whole and cdiv(request.num_tokens, view.block_size) - held > available:
+        whole, needed = _needed(view, request, held, computed, tokens, loaded)
+        if limits.tests_whole and whole > available:
             return _NO_MORE
         reserved = _still_needed(view, connector) if later else 0
-        if cdiv(computed + tokens, view.block_size) - held > available - reserved:
+        if needed > available - reserved:
             return _NO_MORE
         if later:
             passed.append(request)
@@ -70,10 +71,29 @@ def _admit_next(view: View, limits: VllmLimits, connector: ConnectorView, left: 
     return _NO_MORE
 
 
+def _hit(view: View, request: RequestView) -> tuple[int, int]:
+    """Cached leading tokens of a waiting request, and the blocks of these that running requests use."""
+    if view.groups is not None:
+        return view.groups.hit(request)[0], 0
+    hits, unused = view.prefix_hits(request)
+    return hits * view.block_size, hits - unused
+
+
+def _needed(view: View, request: RequestView, held: int, computed: int, tokens: int, loaded: int) -> tuple[int, int]:
+    """Free blocks that a request takes to be whole, and with so many `tokens` behind those computed."""
+    if view.groups is not None:
+        whole = view.groups.blocks_needed(request, 0, loaded, whole=True)
+        return whole, view.groups.blocks_needed(request, tokens, loaded)
+    size = view.block_size
+    return cdiv(request.num_tokens, size) - held, cdiv(computed + tokens, size) - held
+
+
 def _still_needed(view: View, connector: ConnectorView) -> int:
     """Blocks that the prompts in flight, loads too, lack to be whole."""
     size = view.block_size
     requests: list[RequestView] = [*view.prefilling, *connector.holding]
+    if view.groups is not None:
+        return sum([view.groups.blocks_lacking(request) for request in requests])
     return sum([max(0, cdiv(request.num_tokens, size) - request.num_blocks) for request in requests])
 
 

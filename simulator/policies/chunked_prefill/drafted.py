@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
+from simulator.policies.chunked_prefill.adapters import servable
 from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
 from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
@@ -33,6 +34,7 @@ class Left(NamedTuple):
     runs: bool
     settled: bool
     passed: tuple[RequestView, ...] = ()
+    fenced: tuple[RequestView, ...] = ()  # lacked blocks, which its victim could not free yet
 
 
 def drafted_step(view: View, limits: VllmLimits, drafting: Drafting, before: object, *, held: bool = False) -> StepPlan:
@@ -62,13 +64,15 @@ def schedule_running(
     free = view.num_free_blocks
     threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
     by_priority = limits.order == "priority"
+    trial = None if view.groups is None else view.groups.trial()
     running = cast("list[DraftingView]", list(view.running))
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
     preempted: list[Preemption] = []
     victims: list[RequestView] = []
     skipped: set[RequestView] = set()
     index = freed = 0
-    pads, fenced = True, False  # fenced: the next victim's blocks cannot be freed yet
+    pads = True
+    fenced: tuple[RequestView, ...] = ()
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
     while index < len(running) and tokens_left > 0 and inputs_left > slots:
         request = running[index]
@@ -94,22 +98,27 @@ def schedule_running(
             skipped.add(request)
             index += 1
             continue
-        reach = computed + tokens + lookahead
-        needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
-        if needed < 0:
-            needed = 0
+        needed = 0
+        if trial is None:
+            reach = computed + tokens + lookahead
+            needed = -(-(reach if reach < longest else longest) // size) - request.num_blocks
+            if needed < 0:
+                needed = 0
         victim = None
-        while needed > free and victim is not request:
+        while victim is not request and (needed > free if trial is None else not trial.take(request, tokens)):
             victim = max(running, key=rank) if by_priority else running[-1]
             if connector is not None and connector.is_fenced(victim):
-                fenced = True
+                fenced = (request,)
                 break
             place = running.index(victim)
             del running[place]
             index -= place < index
             victims.append(victim)
-            freed, before = view.blocks_freed(victims), freed
-            free += freed - before
+            if trial is None:
+                freed, before = view.blocks_freed(victims), freed
+                free += freed - before
+            else:
+                trial.leave(victim)
             if victim in scheduled:
                 returned, taken = scheduled.pop(victim)
                 tokens_left += returned
@@ -133,12 +142,18 @@ def schedule_running(
     chunks = [chunk_of(request, tokens) for request, (tokens, _) in scheduled.items()]
     settled = settled and not preempted and len(chunks) == len(running)
     passed = tuple([victim for victim in victims if victim in skipped]) if skipped else ()
-    return chunks, tuple(preempted), passed, Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled)
+    return (
+        chunks,
+        tuple(preempted),
+        passed,
+        Left(tokens_left, inputs_left, pads, len(scheduled) > 0, settled, fenced=fenced),
+    )
 
 
 def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
     """How long the running requests go on as in this step, to which the queue adds nothing."""
-    return decodes_on(view, limits.slots, limits.order).holds if left.settled else Holds.STEP
+    order = "" if limits.max_loras else limits.order  # an arrival may enter before requests that are skipped
+    return decodes_on(view, limits.slots, order).holds if left.settled else Holds.STEP
 
 
 def _without_tail(whole: int, tokens: int, tail: int) -> int:
@@ -158,7 +173,10 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
         return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left), note=left)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
-    for request in cast("Iterable[DraftingView]", view.waiting):
+    waiting: Iterable[RequestView] = view.waiting
+    if limits.max_loras:
+        waiting = servable(view, limits.max_loras, ())
+    for request in cast("Iterable[DraftingView]", waiting):
         if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
@@ -185,7 +203,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
             continue
         available = free - unused - kept
         if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
-            if limits.in_chunks and not passed:  # until others finish: as in `step`
+            if limits.in_chunks and not passed and not limits.max_loras:  # until others finish: as in `step`
                 return StepPlan(decode=False, holds=_holds(view, limits, left), note=left)
             break
         if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:

@@ -180,15 +180,15 @@ SYSTEM = System(
 
 
 SERVER = Server(
-    FrontEnd(6.6e-3, 67e-6),
-    "the same run over HTTP: TTFT of 9.54 ms less a step; for each running request assumed as vLLM 0.15",
+    FrontEnd(6.6e-3, 67e-6, 6e-6),
+    "the same run over HTTP: TTFT of 9.54 ms less a step; for running requests and prompt tokens assumed as vLLM 0.15",
     synchronous=LIKE_SYNC,
     asynchronous=Host(
-        1.9e-3,
-        27e-6,
+        1.7e-3,
+        15e-6,
         "SGLang 0.5 with overlap: TPOT less kernels, closed-loop runs of 15 cells (aiconfigurator's silicon samples);"
-        " of cells left out 9 % off in the median. At 64 requests Qwen3-32B on 1 to 8 GPUs adds 25 us a request. One"
-        " request before a mocked device: 0.31 ms (tenstorrent/tt-inference-server, issue 3560)",
+        " of cells left out 10 % off in the median. One request before a mocked device: 0.31 ms"
+        " (tenstorrent/tt-inference-server, issue 3560)",
     ),
     launch=LAUNCH,
     kernels="sglang",

@@ -34,7 +34,9 @@ def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
 def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
     step, chunk = policy.max_num_batched_tokens, policy.chunked_prefill_size or policy.max_num_batched_tokens
     prefill = policy.max_prefill_tokens or step
+    share = values["hardware.mem_fraction_static"]
     return {
+        "hardware.mem_fraction_static": values["hardware.gpu_memory_utilization"] if share is None else share,
         "engine.chunked_prefill_size": min(step, chunk),
         "engine.max_prefill_tokens": prefill if chunk > 0 else min(step, prefill),
         **speculative_flags.written(values.get(speculative_flags.KEY)),
@@ -51,7 +53,7 @@ LAUNCH = Launch(
         Flag("--max-running-requests", "engine.max_num_seqs"),
         Flag("--chunked-prefill-size", "engine.chunked_prefill_size"),
         Flag("--max-prefill-tokens", "engine.max_prefill_tokens", default=16384, always=True),
-        Flag("--mem-fraction-static", "hardware.gpu_memory_utilization"),
+        Flag("--mem-fraction-static", "hardware.mem_fraction_static"),
         Flag("--schedule-policy", "engine.order", default="fcfs", always=True, words=_ORDERS),
         Flag("--schedule-conservativeness", "engine.schedule_conservativeness", default=1.0, always=True),
         Flag("--enable-mixed-chunk", "engine.enable_mixed_chunk", default=False, means=True),

@@ -6,6 +6,7 @@ import pytest
 
 import scenarios
 from scenarios.assembly.replica_parts import build
+from simulator.engine.connector.blocks import ConnectedGroups
 from simulator.errors import InputError
 from simulator.memory.grouped import GroupedBlocks
 
@@ -55,11 +56,25 @@ def test_jumps_over_quiet_steps_change_nothing() -> None:
     assert fast.requests.equals(slow.requests)
 
 
-@pytest.mark.parametrize("more", [{"max_loras": 2}, {"prefill_schedule_interval": 4}])
-def test_where_groups_cannot_be_all_tokens_are_kept(more: dict[str, Any]) -> None:
-    assert build(with_engine(**more)).kv_plan is None
+def test_where_groups_cannot_be_all_tokens_are_kept() -> None:
+    assert build(with_engine(prefill_schedule_interval=4)).kv_plan is None
     with pytest.raises(InputError, match="there are no KV groups: they do not go with"):
-        build(with_engine(**more, disable_hybrid_kv_cache_manager=False))
+        build(with_engine(prefill_schedule_interval=4, disable_hybrid_kv_cache_manager=False))
+
+
+def test_adapters_go_beside_groups() -> None:
+    plain, served = build(with_engine()), build(with_engine(max_loras=64))
+    assert plain.kv_plan is not None
+    assert served.kv_plan is not None
+    assert served.kv_plan.num_blocks < plain.kv_plan.num_blocks
+    entry = {**WINDOW["workload"]["classes"][0], "lora": {"adapters": 4}}
+    asked = {**WINDOW, "workload": {**WINDOW["workload"], "classes": [entry]}}
+    scenario = scenarios.load({**asked, "engine": {**WINDOW["engine"], "max_loras": 1, "enable_prefix_caching": True}})
+    fast, slow = (scenarios.run(scenario, fast_forward=fast) for fast in (True, False))
+    assert fast.summary == slow.summary
+    assert fast.summary["lora_shut_out_rate"] > 0.3
+    with pytest.raises(InputError, match="a layer with a state has other projections"):
+        build(scenarios.load({**WINDOW, "model": "qwen3-next-80b-a3b", "engine": {"policy": "vllm", "max_loras": 2}}))
 
 
 @pytest.mark.parametrize(
@@ -83,3 +98,29 @@ def test_keys_of_groups_are_refused_without_them() -> None:
     small = {**WINDOW, "hardware": {"gpu": "h100", "num_gpu_blocks": 3000}, "model": "gpt-oss-20b"}
     with pytest.raises(InputError, match="max_model_len 131072 needs"):
         build(scenarios.load(small))
+
+
+def offloading(model: Any = None, **keys: Any) -> scenarios.Scenario:
+    """Turns of conversations whose KV goes to the host, and comes back when the GPU has forgotten it."""
+    session = {"turns": {"dist": "fixed", "value": 4}, "think_time_s": 5, "context": "accumulate"}
+    workload = {"requests": 40, "classes": [{**WINDOW["workload"]["classes"][0], "session": session}]}
+    hardware = {"gpu": "h100", "num_gpu_blocks": 3000, "kv_offload": {"host_gib": 16, "blocks_per_chunk": 2}}
+    engine = {**WINDOW["engine"], "enable_prefix_caching": True, **keys}
+    model = model or {"base": "gpt-oss-20b", "max_model_len": 16000}
+    return scenarios.load({**WINDOW, "model": model, "hardware": hardware, "workload": workload, "engine": engine})
+
+
+def test_groups_are_offloaded() -> None:
+    assert isinstance(build(offloading()).make_blocks(100, 0), ConnectedGroups)
+    runs = [scenarios.run(offloading(async_scheduling=True), fast_forward=fast) for fast in (True, False)]
+    assert runs[0].summary["completed"] == 40
+    assert runs[0].summary["kv_offload_hit_rate"] > 0
+    assert runs[0].requests.equals(runs[1].requests)
+
+
+def test_what_is_not_offloaded_by_group_is_refused() -> None:
+    with pytest.raises(InputError, match=r"48 is no multiple of 32 tokens, a chunk of hardware\.kv_offload"):
+        build(offloading(prefix_cache_retention_interval=48))
+    states = {"base": "qwen3-next-80b-a3b", "max_model_len": 16000}
+    with pytest.raises(InputError, match=r"layers with a state do not go with hardware\.kv_offload yet"):
+        build(offloading(states, disable_hybrid_kv_cache_manager=False))

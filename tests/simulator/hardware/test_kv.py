@@ -228,3 +228,14 @@ def test_table() -> None:
             "        10,000           44",
         ]
     )
+
+
+def test_sglangs_share_is_of_weights_and_kv_alone() -> None:
+    """Activations lie in the rest: with the same share there is room for more blocks than under vLLM."""
+    vllm = MemorySettings(LLAMA, H200, gpu_memory_utilization=0.85)
+    sglang = replace(vllm, mem_fraction_static=0.85)
+    split = sglang.budget()
+    assert split.activations == 0
+    assert split.weights == vllm.budget().weights
+    assert split.kv == pytest.approx(0.85 * (H200.memory_bytes - vllm.budget().other) - split.weights, abs=1)
+    assert sglang.kv_cache().num_gpu_blocks > vllm.kv_cache().num_gpu_blocks

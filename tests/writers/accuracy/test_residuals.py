@@ -36,7 +36,7 @@ def scored(cells: int, rows: int, spread: float, seed: int = 0) -> list[Scored]:
         )
         for _ in range(rows):
             error = math.exp(own + rng.normal(0.0, spread / 4)) - 1.0
-            found.append(Scored(row, error, error, plain_ttft=error, e2e=error, basis="measured", batch=4.0))
+            found.append(Scored(row, error, error, e2e=error, basis="measured", batch=4.0))
     return found
 
 
@@ -47,8 +47,8 @@ def test_a_residual_is_measured_over_predicted() -> None:
 
 
 def test_a_cell_with_many_rows_counts_as_some() -> None:
-    large = [Scored(ROW, 0.0, plain_ttft=0.0, e2e=0.0, batch=4.0)] * 400
-    small = [Scored(replace(ROW, model="org/b"), 1.0, plain_ttft=1.0, e2e=1.0, batch=4.0)] * 40
+    large = [Scored(ROW, 0.0, 0.0, e2e=0.0, batch=4.0)] * 400
+    small = [Scored(replace(ROW, model="org/b"), 1.0, 1.0, e2e=1.0, batch=4.0)] * 40
     low, high = quantiles([*large, *small], TPOT, [0.4, 0.6])  # half of the weight each, not an eleventh
     assert (low, high) == pytest.approx((math.log(0.5), 0.0), abs=0.01)
 

@@ -1,0 +1,52 @@
+"""Prompts are tokenised one after another before the engine has them, where clients react to answers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scenarios
+
+EACH_S = 0.001
+
+
+def fixed(tokens: int) -> dict[str, Any]:
+    return {"dist": "fixed", "value": tokens}
+
+
+def served(arrival: dict[str, Any], prompt_s: float) -> Any:
+    """Two requests of 100 tokens each, at once."""
+    return scenarios.run({
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h100"},
+        "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0},
+        "front_end": {"fixed_s": 0.002, "per_running_s": 0, "per_prompt_token_s": prompt_s},
+        "workload": {
+            "requests": 2,
+            "arrival": arrival,
+            "classes": [{"name": "a", "input": fixed(100), "output": fixed(3)}],
+        },
+    })  # fmt: skip
+
+
+def ttft_s(result: Any) -> Any:
+    requests = result.records.requests
+    return requests.first_token_s - requests.arrival_s
+
+
+def test_users_wait_for_the_prompts_before_theirs() -> None:
+    """The first prompt is tokenised after 0.1 s, the second after 0.2 s: they no longer share a step of 10 ms."""
+    loop = {"process": "closed_loop", "concurrency": 2}
+    assert ttft_s(served(loop, 0.0)) == pytest.approx([0.012, 0.012])
+    result = served(loop, EACH_S)
+    assert ttft_s(result) == pytest.approx([0.112, 0.212])
+    assert result.records.requests.arrival_s.tolist() == [0.0, 0.0]
+    assert result.summary["provenance"]["front_end"]["per_prompt_token_s"] == EACH_S
+
+
+def test_requests_that_wait_for_no_answer_are_late_by_their_own_prompts() -> None:
+    """The engine has them as they arrive."""
+    arrival = {"process": "poisson", "rate": 1.0}
+    plain, late = served(arrival, 0.0), served(arrival, EACH_S)
+    assert ttft_s(late) == pytest.approx(ttft_s(plain) + 100 * EACH_S)
+    assert np.array_equal(late.records.rows.start_s, plain.records.rows.start_s)
