@@ -99,8 +99,10 @@ BLOCKS = (
 """Models that are published in fp8 with a scale for each block."""
 DRAWN = (0.8, 1.0)  # shares of the lengths that are named, in InferenceX's client
 DRIFT = (0.95, 1.05)
+MIXING = ("vllm", "trtllm")
 """The same of other clients' answers, whose lengths are fixed. Users that start together would stay so for ever in
-a simulation, and wait for each other's prompts; on a server they drift apart."""
+a simulation, and wait for each other's prompts; on a server that mixes prompts and decodes they drift apart. SGLang
+lets prompts go first, so that those who wait catch up with each other: its measured TTFT is that of users in step."""
 RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
@@ -263,7 +265,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         else {"dist": "fixed", "value": size}
         for name, size, (low, high) in (
             ("input", row.isl, DRAWN if row.is_inferencex else (1.0, 1.0)),
-            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT),
+            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT if row.engine in MIXING else (1.0, 1.0)),
         )
     }
     hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": row.tensor_parallel}
