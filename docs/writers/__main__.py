@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from docs.writers import (
+    bounds,
     commands,
     definitions,
     findings,
     gallery,
     json_schema,
+    measured_kernels,
     reference,
     run_folder,
     studies,
@@ -49,9 +51,11 @@ WRITERS: dict[str, Callable[[], None]] = {
     "schema": _text(json_schema.text, json_schema.FILE),
     "systems": _text(systems.page, DOCS / "systems.md"),
     "traces": lambda: trace_formats.write(DOCS / "traces.md"),
+    "bounds": lambda: bounds.write(DOCS / "bound.md"),
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
+    "kernels": _text(measured_kernels.text, measured_kernels.FILE),
     "served": _text(served_page.page, DOCS / "served.md"),
     "accuracy": lambda: accuracy.write(DOCS),
 }

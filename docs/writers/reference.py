@@ -17,8 +17,9 @@ the nearest key. The command line can set any key: `--set hardware.tensor_parall
 
 `model` may also be the path of a Hugging Face `config.json`, relative to the scenario's file. So may the `base` of a
 mapping: `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. The run folder keeps its dimensions. Families:
-llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, phi3, gemma, gpt2, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2,
-gemma3_text, qwen3_next, qwen3_5_text, qwen3_5_moe_text, nemotron_h; a file
+llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_vl_text, qwen3_vl_moe_text, minimax_m2, glm4_moe, phi3, gemma,
+gpt2, gpt_oss, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa, kimi_k2, gemma3_text, qwen3_next, qwen3_5_text,
+qwen3_5_moe_text, llama4_text, nemotron_h; a file
 that needs more than they have is refused by its field. `fp8` weights count one byte each, embeddings included.
 """
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",

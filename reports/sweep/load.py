@@ -18,6 +18,7 @@ from reports.units import MISSING, latency, short
 
 SHOWN = ("p99_ttft_ms", "p99_tpot_ms")
 GOODPUT, THROUGHPUT, ATTAINMENT = "request_goodput", "request_throughput", "slo_attainment"
+BOUND_WORDS = " The black dashed line: no scheduler can do better."
 CURVES = ("p99_ttft_ms", "p99_e2el_ms")
 
 
@@ -33,7 +34,8 @@ def load_picture(result: SweepResult) -> Picture | None:
         for axes, key in zip(panels, shown, strict=True):
             draw_lines(axes, lines, lines.load, key)
             finish(axes, result, key, title)
-        return RULE
+        drawn = [draw_bound(axes, lines, key) for axes, key in zip(panels, shown, strict=True)]
+        return RULE + (BOUND_WORDS if any(drawn) else "")
 
     return lines_picture("load", lines, shown, paint, lines.load)
 
@@ -111,6 +113,22 @@ def draw_line(axes: Axes, line: Drawn, x_of: Callable[[SweepPoint], float], key:
                   markersize=10, markerfacecolor="none", markeredgewidth=1.4, linestyle="", zorder=4)  # fmt: skip
 
 
+def draw_bound(axes: Axes, lines: Lines, key: str) -> bool:
+    """Draw what no scheduler can do better at each load, the weakest of its points; return whether it is known."""
+    shown, weakest = column(key), max if column(key).better > 0 else min
+    at: dict[float, list[float]] = {}
+    for point in lines.result.done:
+        at.setdefault(lines.load(point), []).append(point.bound(key) * shown.scale)
+    known = [(load, weakest(values)) for load, values in sorted(at.items()) if all(map(math.isfinite, values))]
+    if known:
+        axes.plot(
+            *zip(*known, strict=True), color=INK, linewidth=1.1, linestyle=(0, (6.0, 3.0)), zorder=1.3, gid="bound"
+        )
+        if shown.better < 0:
+            axes.set_ylim(bottom=min(axes.get_ylim()[0], 0.8 * min(value for _, value in known)))
+    return bool(known)
+
+
 def finish(axes: Axes, result: SweepResult, key: str, x_title: str) -> None:
     """Scales, titles and the SLO of a panel of latencies."""
     ends = [end for point in result.done for end in (mean_of(point, key), point.estimate(key).ends[1])]
@@ -174,12 +192,14 @@ def goodput_picture(result: SweepResult) -> Picture | None:
             plain_numbers(axes.yaxis)
             axes.set_title(titled(key))
             axes.set_xlabel(title)
+        drawn = [draw_bound(axes, lines, key) for axes, key in zip(panels, shown, strict=True)]
         said = "Goodput is what is left when late requests do not count."
+        said += BOUND_WORDS if any(drawn) else ""
         if result.axes[lines.along].keys[0].rpartition(".")[2] != "rate":
             return said
         ends = [0.0, max(lines.numbers)]  # the load is in requests per second, as goodput is
         panels[0].plot(ends, ends, color=MUTED, linewidth=1.0, linestyle=(0, (5.0, 3.0)), zorder=1.2)
-        return f"{said} On the dashed line every request keeps the SLO."
+        return f"{said} On the {'grey ' if any(drawn) else ''}dashed line every request keeps the SLO."
 
     return lines_picture("goodput", lines, shown, paint, lines.load)
 

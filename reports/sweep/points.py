@@ -47,6 +47,12 @@ class SweepPoint:
         """The mean of a metric over seeds, with its interval; NaN where there is none."""
         return estimate(self.summaries, key, scale)
 
+    def bound(self, key: str) -> float:
+        """What no scheduler can do better, the mean over seeds in the metric's unit; NaN where it is not known."""
+        bounds: list[object] = [summary.get("bound") for summary in self.summaries]
+        values = [float(of_seed[key]) for of_seed in bounds if isinstance(of_seed, Mapping) and key in of_seed]
+        return sum(values) / len(values) if values and len(values) == len(bounds) else math.nan
+
     @property
     def is_saturated(self) -> bool:
         """Return whether the point is saturated with any seed."""

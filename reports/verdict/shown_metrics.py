@@ -88,6 +88,11 @@ BLOCKS: tuple[Block, ...] = (
         *("lora_hit_rate", "lora_shut_out_rate", "mean_lora_shut_out_ms", "p99_lora_shut_out_ms"),
         where="lora_loads",
     ),
+    _block(
+        "Regret of the router",
+        *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
+        where="overlap_missed",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

@@ -14,6 +14,7 @@ from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
+from simulator.fleet.regret import WithRegret
 from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
@@ -101,7 +102,10 @@ def build_router(scenario: Scenario) -> Router:
         router = load_router(config.kind, config.parameters, generator=stream(scenario.seed, "", "router"))
     except InputError as error:
         raise error if error.file else scenario.error("router", error.message, error.hint) from None
-    if RouterFeatures.of(router).hears_ends and any(group.role != "both" for group in scenario.fleet or ()):
+    if config.regret:
+        router = WithRegret(router)
+    features = RouterFeatures.of(router)
+    if (features.hears_ends or features.tells_regret) and any(group.role != "both" for group in scenario.fleet or ()):
         what = f"the router {config.kind} follows whole requests, and here halves of them are served apart"
         raise scenario.error("router", what, "--set router=least_loaded")
     capped = any(group.scenario.engine.max_num_queued_tokens is not None for group in groups_of(scenario))

@@ -7,6 +7,7 @@ from scenarios.schema.scenario import Scenario
 from simulator.engine.connector.blocks import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_plan import KVPlan
+from simulator.hardware.layer_types import CHUNK
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
 from simulator.plan import PolicyFeatures
@@ -46,6 +47,8 @@ def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str 
         return f"the policy {policy_label(engine.policy)} does not plan with them"
     if apart:
         return "the replicas prefill and decode apart"
+    if engine.disable_hybrid_kv_cache_manager is None and CHUNK in scenario.resolve_model().layer_types:
+        return "vLLM has none for chunked attention unless it is told to"
     if scenario.hardware.pipeline_parallel > 1:
         return "they do not go with hardware.pipeline_parallel yet"
     if (offload := scenario.hardware.kv_offload) is not None:

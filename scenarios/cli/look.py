@@ -1,9 +1,11 @@
 """`batchlab list`, `batchlab kv`: what comes with batchlab, and what fits."""
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from scenarios.cli.flags import Json
 
 Row = tuple[str, ...]
+_KERNELS = Path(__file__).parents[1] / "prediction" / "kernels.json"
 What = Literal["policies", "scenarios", "models", "gpus", "profiles", "presets", "acceptance"]
 
 
@@ -33,9 +36,10 @@ def _scenarios() -> list[Row]:
 
 
 def _models() -> list[Row]:
-    """Name, parameters, weights and KV bytes in bf16, longest context."""
+    """Name, parameters, weights and KV bytes, longest context, and GPUs whose kernels were measured for it."""
     from simulator.hardware.models import MODELS
 
+    measured = json.loads(_KERNELS.read_text(encoding="utf-8"))
     return [
         (
             name,
@@ -43,6 +47,7 @@ def _models() -> list[Row]:
             f"{model.weight_bytes(1) / 2**30:6.1f} GiB weights",
             f"{model.kv_bytes_per_token(1) / 1024:6.1f} KiB KV per token",
             f"context {model.max_model_len:,}",
+            f"kernels of {' '.join(measured[name]) or 'no GPU'}",
         )
         for name, model in MODELS.items()
     ]

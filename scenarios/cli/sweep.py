@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Address, Console, Executor, Json, NoReport, Out, Quiet, Seed, Set, overrides
+from scenarios.cli.flags import Address, Bound, Console, Executor, Json, NoReport, Out, Quiet, Seed, Set, overrides
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def sweep(
     seed: Seed = None,
     out: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again also what the folder holds already.")] = False,
+    bound: Bound = False,
     json: Json = False,
     quiet: Quiet = False,
     no_report: NoReport = False,
@@ -65,7 +66,7 @@ def sweep(
     target = out or default_folder(chosen.name, "sweep", "+".join(chosen.keys), several, changed=changed)
     made = make_executor(executor, workers, address)
     with console.counted(chosen.name, len(chosen), "runs") as progress:
-        swept = run_sweep(chosen, target, executor=made, fresh=fresh, progress=progress)
+        swept = run_sweep(chosen, target, executor=made, fresh=fresh, bounded=bound, progress=progress)
     counts = swept.counts()
     if counts["failed"]:
         first = next(outcome.error for _, _, outcome in swept.rows if outcome.error)

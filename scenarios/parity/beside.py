@@ -117,6 +117,10 @@ def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
     if built.parts.connector is not None:
         what = "copies of KV between GPUs and host are not handed to a real scheduler"
         raise scenario.error("hardware.kv_offload", what, "leave the key out, and compare the rest")
+    if built.parts.kv_plan is not None:
+        what = "the KV groups of layers that keep different things are not handed to a real scheduler yet"
+        hint = "disable_hybrid_kv_cache_manager: true in both, and compare the rest"
+        raise scenario.error("engine.disable_hybrid_kv_cache_manager", what, hint)
     if scenario.hardware.pipeline_parallel > 1:
         what = "the stages of a pipeline are not handed to a real scheduler yet"
         raise scenario.error("hardware.pipeline_parallel", what, "give 1, and compare the rest")

@@ -90,6 +90,7 @@ def router_schema() -> Schema:
         keys = {"signal_interval_s": own["signal_interval_s"] | {"default": features.usual_interval_s}}
         if not features.reads_loads:
             keys.clear()
+        keys["regret"] = own["regret"]
         keys |= {key: _parameter_schema(parameter) for key, parameter in router_parameters(name).items()}
         mappings.append(_router_mapping({"const": name, "description": _first_line(router_class(name))}, keys))
     mappings.append(

@@ -32,7 +32,7 @@ RouterName = Annotated[
 
 
 class RouterConfig(Strict):
-    """A router with its parameters. Every key but these two is a parameter of the router."""
+    """A router with its parameters. Every key but these three is a parameter of the router."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,6 +42,9 @@ class RouterConfig(Strict):
         Field(ge=0, le=1e6),
         doc("the router reads loads at every multiple of this and keeps them until the next; 0: always current loads"),
     ] = 0.0
+    regret: Annotated[
+        bool, doc("tell for each request what the best replica would have had; every step is executed by itself")
+    ] = False
 
     @property
     def file(self) -> Path | None:
@@ -69,7 +72,8 @@ class RouterConfig(Strict):
 
         known = {} if self.file else router_parameters(self.kind)
         defaults = {name: parameter.default for name, parameter in known.items()}
-        return {"kind": self.kind, "signal_interval_s": self.interval_s, **defaults, **self.parameters}
+        regret = {"regret": True} if self.regret else {}
+        return {"kind": self.kind, "signal_interval_s": self.interval_s, **regret, **defaults, **self.parameters}
 
     @model_validator(mode="after")
     def _takes_its_parameters(self) -> Self:
@@ -84,7 +88,7 @@ class RouterConfig(Strict):
                 if (wrong := known[key].refusal(value)) is not None:
                     raise refusal(wrong, key=key)
             else:
-                takes = f"it takes: {', '.join(('signal_interval_s', *known))}"
+                takes = f"it takes: {', '.join(('signal_interval_s', 'regret', *known))}"
                 near = did_you_mean(key, tuple(known)) if known else ""
                 raise refusal(f"the router {self.kind} does not use this key", f"{near}; {takes}".strip("; "), key=key)
         if self.signal_interval_s and not RouterFeatures.of(router_class(self.kind)).reads_loads:

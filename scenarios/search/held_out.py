@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.bound.bound import bound, of_run
+from scenarios.bound.bound import Bounds, bound, of_run, weakest
 from scenarios.runs.result import Result
 from simulator.metrics.latency import e2el_s, queue_s, tpot_s, ttft_s
 from simulator.metrics.outcomes import ATTAINMENT
@@ -47,7 +47,7 @@ def held_out(best: Sequence[Result], baseline: Sequence[Result], metric: str) ->
     ours, theirs = ([run.summary.get(metric) for run in runs] for runs in (best, baseline))
     difference = metric_difference(metric, ours, theirs) if len(best) > 1 else _of_one(best[0], baseline[0], metric)
     mine, other = _mean(ours), _mean(theirs)
-    at_best = _bound(baseline, metric)
+    at_best = _bound(list(zip(best, baseline, strict=True)), metric)
     closed = None
     if at_best is not None and other is not None and at_best != other:
         gap = at_best - other
@@ -61,21 +61,38 @@ def _mean(values: Sequence[object]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _bound(runs: Sequence[Result], metric: str) -> float | None:
-    """The bound that holds for these runs, the mean over them; None where one has none."""
+def _bound(pairs: Sequence[tuple[Result, Result]], metric: str) -> float | None:
+    """The bound that holds for both runs of each pair, the mean over the pairs; None where one has none.
+
+    The two have other limits, and one may turn requests away. Then the share within the SLO alone is bounded, and of it
+    follows the goodput: so many requests within the shorter of the two runs.
+    """
     found = []
-    for run in runs:
-        assert run.workload is not None
-        cuts = run.scenario.measure.window(run.records)
-        held = of_run(bound(run.scenario, run.workload, **cuts), run.records, run.workload)
-        if metric not in held.metrics:
+    for pair in pairs:
+        held = weakest([_held(run) for run in pair]).metrics
+        if metric in held:
+            found.append(held[metric].value)
+        elif metric == _GOODPUT and ATTAINMENT in held:
+            run = pair[0]
+            count = int(measured_window(run.records, **run.scenario.measure.window(run.records)).measured.sum())
+            found.append(held[ATTAINMENT].value * count / min(float(each.summary["duration"]) for each in pair))
+        else:
             return None
-        found.append(held.metrics[metric].value)
     return sum(found) / len(found)
 
 
+def _held(run: Result) -> Bounds:
+    assert run.workload is not None
+    cuts = run.scenario.measure.window(run.records)
+    return of_run(bound(run.scenario, run.workload, **cuts), run.records, run.workload)
+
+
 def _of_one(best: Result, baseline: Result, metric: str) -> Interval:
-    """The difference of one pair of runs, with its interval where the metric is a statistic of the requests."""
+    """The difference of one pair of runs, with its interval where the metric is a statistic of the requests.
+
+    A goodput is over the length of its run, which ends with one request. So the interval also holds the difference
+    over equal lengths: equal requests in time are no difference, whenever the last of them ended.
+    """
     ours, theirs = best.summary.get(metric), baseline.summary.get(metric)
     value = math.nan if ours is None or theirs is None else float(ours) - float(theirs)
     sides = [_samples(run, metric) for run in (best, baseline)]
@@ -89,9 +106,9 @@ def _of_one(best: Result, baseline: Result, metric: str) -> Interval:
     found = []
     for drawn in rng.integers(BATCHES, size=(RESAMPLES, BATCHES)):
         rows = np.concatenate([blocks[place] for place in drawn])
-        found.append(of_a(a[rows]) - of_b(b[rows]))
-    low, high = np.percentile(found, (2.5, 97.5)).tolist()
-    return Interval(value, min(low, value), max(high, value), len(a))
+        found.append((of_a(a[rows]) - of_b(b[rows]), of_b(a[rows]) - of_b(b[rows])))
+    ends = np.percentile(found, (2.5, 97.5), axis=0)
+    return Interval(value, min(float(ends[0].min()), value), max(float(ends[1].max()), value), len(a))
 
 
 def _samples(run: Result, metric: str) -> tuple[Floats, Callable[[Floats], float]] | None:

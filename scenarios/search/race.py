@@ -146,7 +146,21 @@ class Race:
             if self.is_spent:
                 break
         last = [trial for trial in self.trials if len(trial.scores) == len(self.parts.rounds)]
-        return min(last, key=lambda trial: trial.scores[-1])  # of equals the first
+        return self._plainer(min(last, key=lambda trial: trial.scores[-1]))  # of equals the first
+
+    def _plainer(self, best: Trial) -> Trial:
+        """The candidate without the settings that it is no worse without: a reader should see what matters."""
+        for key in list(best.candidate.settings):
+            less = {name: value for name, value in best.candidate.settings.items() if name != key}
+            if self.is_spent or not less or (candidate := self._space.of(less)) is None:
+                continue
+            trial = Trial(candidate, len(_DRAWS))
+            for number in range(len(self.parts.rounds)):
+                self._enter([trial], number)
+            if len(trial.scores) == len(self.parts.rounds):
+                self.trials.append(trial)
+                best = trial if trial.scores[-1] <= best.scores[-1] else best
+        return best
 
     def outcomes(self, scenarios: Sequence[Scenario]) -> list[Outcome]:
         """The outcomes of scenarios, in order: made on the executor, or found in the store."""

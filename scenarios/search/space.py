@@ -85,7 +85,7 @@ class Space:
 
     def first(self) -> list[Candidate]:
         """Every shipped policy with the scenario's settings, where it can serve the scenario."""
-        found = [self._made({POLICY: name}) for name in self._shipped]
+        found = [self.of({POLICY: name}) for name in self._shipped]
         return [each for each in found if each is not None]
 
     def drawn(self, rng: np.random.Generator) -> Candidate:
@@ -98,7 +98,7 @@ class Space:
 
     def _tried(self, make: Any) -> Candidate:
         for _ in range(_TRIES):
-            if (found := self._made(make())) is not None:
+            if (found := self.of(make())) is not None:
                 return found
         raise InputError("no candidate fits the scenario", hint="see `batchlab run` on it")
 
@@ -148,7 +148,7 @@ class Space:
     def _weights(self) -> frozenset[str]:
         return frozenset(key for key in self._common if key.startswith(_OF_WEIGHTED))
 
-    def _made(self, settings: dict[str, Any]) -> Candidate | None:
+    def of(self, settings: dict[str, Any]) -> Candidate | None:
         """The candidate of these settings; None where it cannot serve the scenario."""
         if settings.get(_ORDER) != _WEIGHTED:
             settings = {key: value for key, value in settings.items() if key not in self._weights}

@@ -28,7 +28,7 @@ def model_of(name: str, place: str) -> tuple[Any, str]:
     bare, precision = _bare(name)
     for own, repository in (*HUGGING_FACE.items(), *((own, name) for name, own in SAME_DIMENSIONS.items())):
         if repository == name or bare in (_bare(repository)[0], own):
-            plain = not precision or MODELS[own].dtype_bytes == 1
+            plain = not precision or (precision == "fp8" and MODELS[own].dtype_bytes == 1)
             model: Any = own if plain else {"base": own, **_PRECISIONS[precision]}
             changed = f" in {precision}" if not plain else ""
             return model, name if name == HUGGING_FACE[own] else f"{name}: as {HUGGING_FACE[own]}{changed}"

@@ -51,11 +51,13 @@ def sweep(
     *,
     executor: SweepExecutor | None = None,
     fresh: bool = False,
+    bounded: bool = False,
     progress: Progress | None = None,
 ) -> Swept:
     """Run what is not in the folder yet, and write the folder's table.
 
-    Each run is kept as soon as it is done: a killed sweep goes on where it was. `fresh` runs everything again.
+    Each run is kept as soon as it is done: a killed sweep goes on where it was. `fresh` runs everything again. If
+    `bounded`, the summary of each says what no scheduler can do better.
     Raises InputError for a folder that holds something else than a sweep, and if every run fails.
     """
     if not (folder / STUDY).is_file():
@@ -63,8 +65,10 @@ def sweep(
     store = Store(folder / POINTS, fresh=fresh)
     with staging(folder, replace=()) as draft:  # the study goes first: it says what a killed sweep's folder is
         (draft / STUDY).write_text(study.dump(), encoding="utf-8", newline="\n")
-    runs = _Sweep(study, store)
-    for index, result in (executor or InProcess()).map(partial(run_and_keep, store.folder), runs.missing()):
+    runs = _Sweep(study, store, bounded=bounded)
+    for index, result in (executor or InProcess()).map(
+        partial(run_and_keep, store.folder, bounded=bounded), runs.missing()
+    ):
         runs.came(index, result)
         if progress is not None:
             progress(len(runs.found))
@@ -83,7 +87,8 @@ def sweep(
 class _Sweep:
     """The runs of a study under way: some are there, some are still to be made, some are the same."""
 
-    def __init__(self, study: Study, store: Store) -> None:
+    def __init__(self, study: Study, store: Store, *, bounded: bool = False) -> None:
+        self._mark = "b" if bounded else ""  # of addresses: a run with bounds has another summary
         self.found: dict[int, Outcome] = {}
         self.reused = 0
         self._study = study
@@ -96,7 +101,7 @@ class _Sweep:
         for place, (setting, seed) in enumerate(self._study.runs()):
             try:
                 scenario = self._study.scenario(setting, seed)
-                name = address(scenario)
+                name = address(scenario) + self._mark
             except InputError as error:
                 self.found[place] = Outcome({}, one_line(error))
                 continue
@@ -126,13 +131,13 @@ _Result = tuple[Outcome, bool]
 """An outcome, and whether the worker has kept it already."""
 
 
-def run_and_keep(folder: Path, item: tuple[str, Scenario]) -> tuple[Outcome, bool]:
+def run_and_keep(folder: Path, item: tuple[str, Scenario], *, bounded: bool = False) -> tuple[Outcome, bool]:
     """Run a scenario, whose address comes with it, on a worker; return the outcome and whether the worker has kept it.
 
     It does so if it sees the folder: a killed sweep does not lose the run.
     """
     name, scenario = item
-    outcome = run_scenario(scenario)
+    outcome = run_scenario(scenario, bounded=True) if bounded else run_scenario(scenario)
     is_kept = not outcome.error and folder.is_dir()
     if is_kept:
         write_outcome(folder, name, outcome)

@@ -18,6 +18,7 @@ from typing import Any
 
 from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.assembly.workloads import build_workload
+from scenarios.bound.bound import bound
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.runner import run_on
 from scenarios.schema.cost import OwnCostConfig, ProfileCostConfig
@@ -69,10 +70,16 @@ def address(scenario: Scenario) -> str:
     return digest.hexdigest()[:40]
 
 
-def run_scenario(scenario: Scenario) -> Outcome:
-    """Simulate a scenario for its summary. An error in the scenario is an outcome too."""
+def run_scenario(scenario: Scenario, *, bounded: bool = False) -> Outcome:
+    """Simulate a scenario for its summary. An error in the scenario is an outcome too.
+
+    If `bounded`, the summary says what no scheduler can do better.
+    """
     try:
-        result = run_on(scenario, _workload(scenario))
+        workload = _workload(scenario)
+        result = run_on(scenario, workload)
+        if bounded:
+            result = result.bounded(bound(scenario, workload, **scenario.measure.window(result.records)))
     except InputError as error:
         return Outcome({}, one_line(error))
     return Outcome(result.summary, notes=result.notes)

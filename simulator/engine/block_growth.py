@@ -35,7 +35,15 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
 def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> None:
     """Enter into the cache what the decode steps from `first` to before `steps` fill, where it does not enter later."""
     for live, full_blocks in decoded(state, cache, first, steps):
-        state.enter_filled(live, full_blocks)
+        enter_filled(state, cache, live, full_blocks)
+
+
+def enter_filled(state: ReplicaState, cache: Cache, live: RequestState, full_blocks: int) -> None:
+    """Enter the full blocks of a request that stays in the batch."""
+    if state.fills is None:
+        cache.enter(state.requests[live.row], full_blocks)
+    else:
+        state.fills.enter(live, full_blocks)
 
 
 def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:

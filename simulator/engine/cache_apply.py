@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simulator.division import cdiv
-from simulator.engine.block_growth import decoded, enter_decoded, take_decode_blocks
+from simulator.engine.block_growth import decoded, enter_decoded, enter_filled, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
@@ -139,12 +139,12 @@ def _take_all(
     computed = []
     for live in running:
         while filled and filled[0][0].place < live.place:
-            state.enter_filled(*filled.pop(0))
+            enter_filled(state, cache, *filled.pop(0))
         if fills is not None:
             fills.decode(live.place)
         computed.append(state.compute(chunks.pop(live), now_s))
     for filler, full_blocks in filled:
-        state.enter_filled(filler, full_blocks)
+        enter_filled(state, cache, filler, full_blocks)
     if fills is not None:
         fills.decode(sys.maxsize)
     computed += [state.compute(chunk, now_s) for chunk in chunks.values()]
@@ -179,7 +179,7 @@ def _take(
     if cache.keys is not None and (state.fills is None or leaves or live in state.rejoined):
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         full_blocks = min(live.num_computed_tokens + tokens, known) // state.batch.block_size
-        state.enter_filled(live, full_blocks)
+        enter_filled(state, cache, live, full_blocks)
     return needed
 
 

@@ -39,7 +39,7 @@ from simulator.request_state import (
     RequestState,
     RequestStatus,
     ScheduledChunk,
-)
+)  # fmt: skip
 from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
 
@@ -86,16 +86,14 @@ class ReplicaState:
         self.held: list[RequestState] = []  # finished, and in their slots until the whole batch has finished
         max_loras = self.traits.max_loras
         self.adapters = None if max_loras is None else Adapters(max_loras, clock, records.adapters)
-        counts_more = self.adapters is not None or self.traits.encodes_images
-        self.count_more = self._counted if counts_more else None
+        self.count_more = self._counted if self.adapters is not None or self.traits.encodes_images else None
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
         self._num_placed = 0  # requests that were put at the end of the batch, so often
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
         self.late_frees = LateFrees(self.traits.frees_late)
-        self.requeues = records.requeues
-        self.records = records
+        self.records, self.requeues = records, records.requeues
         self.has_block_ids = blocks.by_id is not None
         # Whether running requests take their blocks one after the other: who takes which matters, or who enters first.
         self.orders_blocks = self.has_block_ids
@@ -196,14 +194,6 @@ class ReplicaState:
             self.fills.left(live, full_blocks)
         elif self.cache is not None and self.enters_late:
             self.cache.enter(self.requests[live.row], full_blocks)
-
-    def enter_filled(self, live: RequestState, full_blocks: int) -> None:
-        """Enter the full blocks of a request that stays in the batch."""
-        assert self.cache is not None
-        if self.fills is None:
-            self.cache.enter(self.requests[live.row], full_blocks)
-        else:
-            self.fills.enter(live, full_blocks)
 
     def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""

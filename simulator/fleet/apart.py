@@ -40,7 +40,7 @@ def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Route
     features = RouterFeatures.of(router)
     if features.reads_caches:
         return "the router asks the prefix caches at every arrival"
-    if features.hears_ends:
+    if features.hears_ends or features.hears_first_tokens:
         return "the router hears at once which requests have ended"
     return None
 

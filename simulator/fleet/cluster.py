@@ -9,6 +9,7 @@ from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
+from simulator.fleet.regret import Regret
 from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.scaling import Scaling
@@ -59,6 +60,8 @@ class Cluster:
         if roles is None:
             self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
             self.dispatch.admission = self.fleet.admission
+            if features.tells_regret:
+                self.dispatch.regret = Regret(self.fleet.loads, recorder.regrets.add)
         else:
             speed = link or LinkSpeed()
             self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)

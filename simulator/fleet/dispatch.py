@@ -6,6 +6,7 @@ from simulator.engine.admission import Admission
 from simulator.engine.intake import Intake
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import RouterError
+from simulator.fleet.regret import Regret
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router
 from simulator.request import Request
@@ -28,6 +29,7 @@ class Dispatch:
         self.replicas = replicas
         self._intakes = intakes
         self._sent = sent
+        self.regret: Regret | None = None  # is told of each choice
         self.admission: Admission | None = None  # of the one server that all replicas are behind
 
     def abort(self, replica: int, row: int) -> None:
@@ -48,6 +50,8 @@ class Dispatch:
         chosen = self._router.choose(request.arriving(), self.replicas)
         if not isinstance(chosen, ReplicaLoad):
             raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
+        if self.regret is not None:
+            self.regret.chosen(request.arriving(), self.replicas, chosen.index)
         if self._sent is not None:
             self._sent(chosen)
         return chosen.index

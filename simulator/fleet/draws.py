@@ -17,12 +17,16 @@ class Draws:
 
     def below(self, count: int) -> int:
         """A whole number from 0 to before `count`, each as likely as the others."""
+        return int(self.uniform() * count)
+
+    def uniform(self) -> float:
+        """A number from 0 to before 1."""
         if self._next == len(self._uniform):
             self._uniform = self._generator.random(_PIECE).tolist()
             self._next = 0
         drawn = self._uniform[self._next]
         self._next += 1
-        return int(drawn * count)
+        return drawn
 
     def several(self, wanted: int, count: int) -> list[int]:
         """`wanted` different whole numbers from 0 to before `count`, as drawn; all where there are no more."""

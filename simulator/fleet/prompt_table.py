@@ -13,7 +13,7 @@ from typing import TypeAlias
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import ArrivingRequest, Request
 
-_Used: TypeAlias = "OrderedDict[Hashable, None]"
+_Used: TypeAlias = "OrderedDict[Hashable, float]"
 
 
 class PromptTable:
@@ -24,7 +24,7 @@ class PromptTable:
         self._most = most
         self._holders: dict[Hashable, int] = {}  # the replicas of a block, a bit each
         self._sets: dict[int, int] = {}  # one object of each number among these
-        self._used: dict[int, _Used] = {}  # by replica, the block used longest ago first
+        self._used: dict[int, _Used] = {}  # by replica, with the time of its last use; the block used longest ago first
         self._chains: Chains = {}
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
@@ -68,8 +68,8 @@ class PromptTable:
         used = self._used.get(number)
         return 0 if used is None else len(used)
 
-    def add(self, keys: list[Hashable], number: int) -> None:
-        """These blocks were sent to a replica; beyond `most`, its block used longest ago is forgotten.
+    def add(self, keys: list[Hashable], number: int, now_s: float = 0.0) -> None:
+        """These blocks were sent to a replica now; beyond `most`, its block used longest ago is forgotten.
 
         The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning.
         """
@@ -81,17 +81,29 @@ class PromptTable:
         for key in reversed(keys):
             if key in used:
                 used.move_to_end(key)
+                used[key] = now_s
             else:
-                used[key] = None
+                used[key] = now_s
                 here = holders.get(key, 0) | bit
                 holders[key] = sets.setdefault(here, here)
         while len(used) > self._most:
             key, _ = used.popitem(last=False)
-            here = holders[key] & ~bit
-            if here:
-                holders[key] = sets.setdefault(here, here)
-            else:
-                del holders[key]
+            self._take_out(key, bit)
+
+    def forget(self, before_s: float) -> None:
+        """Forget the blocks used last before this time."""
+        for number, used in self._used.items():
+            while used and next(iter(used.values())) < before_s:
+                key, _ = used.popitem(last=False)
+                self._take_out(key, 1 << number)
+
+    def _take_out(self, key: Hashable, bit: int) -> None:
+        """One replica has a block no longer."""
+        here = self._holders[key] & ~bit
+        if here:
+            self._holders[key] = self._sets.setdefault(here, here)
+        else:
+            del self._holders[key]
 
 
 def _numbers(bits: int) -> list[int]:

@@ -8,7 +8,7 @@ grows with what the router itself sends, as such a router keeps count of that; w
 `num_waiting`, `num_running`, the adapters and the use of KV stay as they were, as scraped metrics do.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from simpy.events import Event
 
@@ -20,6 +20,7 @@ from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.windows import Signal
+from simulator.front_end import FirstTokens, FrontEnd
 from simulator.request import ArrivingRequest
 
 
@@ -89,6 +90,22 @@ class Signals:
             self.replicas.looked()
 
 
+class Heard(FirstTokens):
+    """Tells a router of each first token, and then whoever else is told."""
+
+    __slots__ = ("_began", "_others")
+
+    def __init__(self, began: Callable[[int], None], others: FirstTokens | None) -> None:
+        super().__init__(FrontEnd())
+        self._began = began
+        self._others = others
+
+    def sampled(self, row: int, running: int, at_s: float, *, streams: bool) -> None:
+        self._began(row)
+        if self._others is not None:
+            self._others.sampled(row, running, at_s, streams=streams)
+
+
 def way_to(
     clock: Clock, chosen: Sequence[Replica], intakes: Sequence[Intake], router: Router, signal_interval_s: float
 ) -> Dispatch:
@@ -99,6 +116,10 @@ def way_to(
     loads = [replica.load for replica in chosen]
     features = RouterFeatures.of(router)
     reads = features.reads_loads and len(loads) > 1
+    if features.hears_first_tokens:
+        began = router.began  # type: ignore[attr-defined]  # such a router has it
+        for replica in chosen:
+            replica.first_tokens = Heard(began, replica.first_tokens)
     if features.hears_ends:
         for replica in chosen:
             replica.completion.ended = router.ended  # type: ignore[attr-defined]  # such a router has it

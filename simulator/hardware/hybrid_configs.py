@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.hardware.layer_types import DENSE, EXPERTS, FULL, GATED_DELTA, WINDOW, from_words
+from simulator.hardware.layer_types import CHUNK, DENSE, EXPERTS, FULL, GATED_DELTA, MAMBA, WINDOW, from_words
 
 _LINEAR = {
     "linear_key_heads": "linear_num_key_heads", "linear_value_heads": "linear_num_value_heads",
@@ -49,6 +49,12 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "interval": "full_attention_interval",
         "defaults": {**_QWEN_DEFAULTS, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512},
     },
+    "llama4_text": {
+        "names": {"experts": "num_local_experts", "active_experts": "num_experts_per_tok",
+                  "attention_chunk_size": "attention_chunk_size"},
+        "constants": {"shared_experts": 1}, "only": _PLAIN, "pattern": CHUNK * 3 + FULL,
+        "interval": "no_rope_layer_interval", "defaults": {"attention_chunk_size": 8192, "head_dim": 128},
+    },
     "nemotron_h": {
         "names": _MAMBA, "constants": {"gated_mlp": False}, "pattern": FULL,
         "only": {"attention_bias": False, "mlp_bias": False, "use_bias": False, "moe_latent_size": None},
@@ -57,16 +63,20 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """By `model_type`: fields beside the usual ones, what all have, what none may differ in, and the usual pattern."""
+LANGUAGE_PARTS = (*HYBRIDS, "deepseek_v3", "kimi_k2", "qwen3_vl_text", "qwen3_vl_moe_text")
+"""Kinds of language models whose file stands inside that of a model with images, as `text_config`."""
+_BLOCKS = {"mamba": MAMBA, "moe": EXPERTS, "attention": FULL, "mlp": DENSE}
 
 _STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config.json that describes the language model, where that is one of `HYBRIDS` beside another."""
+    """The part of a config.json that describes the language model, where that is one of `LANGUAGE_PARTS`."""
     inner = config.get("text_config")
-    if not isinstance(inner, dict) or inner.get("model_type") not in HYBRIDS:
+    if not isinstance(inner, dict) or inner.get("model_type") not in LANGUAGE_PARTS:
         return config
-    outer = {key: config[key] for key in ("quantization_config", "torch_dtype", "dtype") if key in config}
+    kept = ("quantization_config", "torch_dtype", "dtype", "tie_word_embeddings")
+    outer = {key: config[key] for key in kept if key in config}
     return {**outer, **inner}
 
 
@@ -74,6 +84,10 @@ def kinds_of_layers(config: Mapping[str, Any], usual: str, interval_key: str) ->
     """The letters of the layers: as the file lists them, or by its interval, or the `usual` pattern."""
     if isinstance(written := config.get("hybrid_override_pattern"), str):
         return written
+    if "layers_block_type" in config:
+        return _blocks(config["layers_block_type"])
+    if config["model_type"] == "nemotron_h":
+        raise InputError("config.json: neither hybrid_override_pattern nor layers_block_type says its layers")
     if config.get("layer_types"):
         words = config["layer_types"]
         if not isinstance(words, list):
@@ -81,6 +95,13 @@ def kinds_of_layers(config: Mapping[str, Any], usual: str, interval_key: str) ->
         return from_words(words)
     interval = config.get(interval_key)
     return usual[0] * (interval - 1) + FULL if isinstance(interval, int) and interval > 0 else usual
+
+
+def _blocks(words: object) -> str:
+    """The letters of `layers_block_type`. InputError on a word that is not known."""
+    if not isinstance(words, list) or not words or set(words) - set(_BLOCKS):
+        raise InputError(f"config.json: layers_block_type {words!r} is not understood", hint=f"known: {[*_BLOCKS]}")
+    return "".join([_BLOCKS[word] for word in words])
 
 
 def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[str, object]:
@@ -92,6 +113,8 @@ def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[st
             found |= {"experts": config.get("n_routed_experts"), "active_experts": config.get("num_experts_per_tok")}
             found |= {"intermediate": config.get("moe_intermediate_size"), "shared_experts": _shared(config)}
             found |= {"dense_intermediate": config.get("intermediate_size")} if DENSE in pattern else {}
+    elif kind == "llama4_text":
+        return _llama_4(config)
     elif "moe_intermediate_size" in config:
         found["shared_experts"] = _shared(config)
     dtype = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype") or "auto"
@@ -103,6 +126,15 @@ def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[st
     if kind != "gemma3_text":
         found["state_dtype_bytes"] = _STATE_BYTES[dtype]
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _llama_4(config: Mapping[str, Any]) -> dict[str, object]:
+    """Layers without experts: all but each `interleave_moe_layer_step`-th."""
+    step, layers = config.get("interleave_moe_layer_step", 1), config.get("num_hidden_layers")
+    if not isinstance(step, int) or step < 1:
+        raise InputError(f"config.json: interleave_moe_layer_step must be a whole number above 0, not {step!r}")
+    dense = layers - layers // step if isinstance(layers, int) else 0
+    return {"dense_layers": dense, "dense_intermediate": config.get("intermediate_size_mlp", 16384)} if dense else {}
 
 
 def _shared(config: Mapping[str, Any]) -> int:

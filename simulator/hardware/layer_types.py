@@ -85,7 +85,7 @@ def layer_caches(model: Model, tensor_parallel: int) -> list[LayerCache | None]:
     """What each layer keeps on each GPU; None for layers that keep nothing. Block sizes are the server's (0)."""
     latent = model.kv_lora_rank + model.rope_head_dim
     heads = 1 if model.kv_lora_rank else model.local_kv_heads(tensor_parallel)
-    width = (latent if model.kv_lora_rank else 2 * model.head_dim) * model.kv_dtype_bytes
+    width = (latent if model.kv_lora_rank else 2 * model.head_dim) * model.kv_dtype_bytes + model.index_bytes_per_token
     state = state_bytes(model, tensor_parallel) if model.has_states else 0
     kept: dict[str, LayerCache | None] = {
         FULL: LayerCache("full", 0, heads, width),

@@ -42,6 +42,7 @@ class Model:
     q_lora_rank: Annotated[int, doc("width of the query's bottleneck (multi-head latent attention)")] = 0
     kv_lora_rank: Annotated[int, doc("width of the cached latent; above 0: multi-head latent attention")] = 0
     rope_head_dim: Annotated[int, doc("width of the cached rope key (multi-head latent attention)")] = 0
+    v_head_dim: Annotated[int, doc("width of a value head (multi-head latent attention); 0: head_dim")] = 0
     tie_embeddings: Annotated[bool, doc("input and output embeddings are one table")] = False
     qkv_bias: Annotated[bool, doc("query, key and value projections have biases")] = False
     qk_norm: Annotated[bool, doc("queries and keys are normalised, with a weight for each of head_dim")] = False
@@ -66,7 +67,10 @@ class Model:
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
         doc("precision of routed experts' weights; auto: that of the other weights; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
+    expert_group_size: Annotated[int, doc("values that share a scale in int4 experts; 0: 128")] = 0
     index_topk: Annotated[int, doc("keys that a query attends to, chosen by an indexer (sparse attention); 0: all")] = 0
+    index_heads: Annotated[int, doc("query heads of that indexer")] = 64
+    index_head_dim: Annotated[int, doc("width of its heads; its keys are cached in fp8, with a scale each")] = 128
     attention_gate: Annotated[bool, doc("attention's output is multiplied by a gate, projected with the queries")] = (
         False
     )
@@ -99,6 +103,8 @@ class Model:
     @property
     def expert_bytes(self) -> float:
         """Bytes of a weight of a routed expert, scales included."""
+        if self.expert_dtype == "int4" and self.expert_group_size:
+            return 0.5 + 2 / self.expert_group_size
         return self.dtype_bytes if self.expert_dtype == "auto" else EXPERT_BYTES[self.expert_dtype]
 
     @property
@@ -138,6 +144,21 @@ class Model:
     def has_states(self) -> bool:
         """Return whether some layers keep a state of fixed size instead of tokens."""
         return self.linear_layers > 0 or any(letter in self.layer_types for letter in STATES)
+
+    @property
+    def state_layers(self) -> int:
+        """Layers that keep a state of fixed size."""
+        return sum([count for letter, count in counts(self).items() if letter in STATES])
+
+    @property
+    def sublayers(self) -> int:
+        """Mixers and feed-forwards of all layers; each has a norm, and under tensor parallelism an all-reduce."""
+        return self.layers if self._feeds_apart else 2 * self.layers
+
+    @property
+    def dense_share(self) -> float:
+        """The part of the layers with a feed-forward that is not made of experts."""
+        return counts(self)[DENSE] / self.layers if self._feeds_apart else 1.0 - self.moe_layers / self.layers
 
     @property
     def value_head_dim(self) -> int:
@@ -180,7 +201,12 @@ class Model:
         """
         local = self.local_kv_heads(tensor_parallel)
         width = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * local * self.head_dim
-        return self.attention_layers * width * self.kv_dtype_bytes
+        return self.attention_layers * (width * self.kv_dtype_bytes + self.index_bytes_per_token)
+
+    @property
+    def index_bytes_per_token(self) -> int:
+        """Bytes of an indexer's key of one layer: fp8 with a scale of 4 bytes for 128 (vLLM 0.33, deepseek_v2.py)."""
+        return self.index_head_dim + self.index_head_dim // 128 * 4 if self.index_topk else 0
 
     def weight_bytes(self, tensor_parallel: int = 1) -> int:
         """Bytes of weights on each GPU: matrices are divided; norms, routers, positions, replicated KV heads not.
@@ -238,8 +264,12 @@ class Model:
         plain = self._mlp(self.dense_intermediate or self.intermediate, ranks)
         routed = (experts + self.shared_experts) * self._mlp(self.intermediate, ranks)
         total = mixers + self.moe_layers * (self.hidden * self.experts + routed) + dense * plain
-        norms = self.layers if self._feeds_apart else 2 * self.layers
-        return total + (norms + 1) * norm + embeddings * self.table_parameters(ranks) + self.positions * self.hidden
+        return (
+            total
+            + (self.sublayers + 1) * norm
+            + embeddings * self.table_parameters(ranks)
+            + self.positions * self.hidden
+        )
 
     def _linear_attention(self, letter: str, ranks: int) -> int:
         """Parameters of a layer with a state: projections, convolution, and what scales the state.
@@ -263,8 +293,9 @@ class Model:
             if self.q_lora_rank:  # through a bottleneck, with a norm
                 query = self.q_lora_rank * (self.hidden + 1 + query_width)
             down = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
-            up = self.kv_lora_rank * heads * 2 * self.head_dim
-            return query + down + up + heads * self.head_dim * self.hidden
+            values = self.v_head_dim or self.head_dim
+            up = self.kv_lora_rank * heads * (self.head_dim + values)
+            return query + down + up + heads * values * self.hidden + self._indexer()
         query_key_value = (heads + 2 * kv_heads) * self.head_dim
         total = self.hidden * query_key_value + heads * self.head_dim * self.hidden
         if self.attention_gate:
@@ -276,6 +307,13 @@ class Model:
         if self.qk_norm:
             total += 2 * self.head_dim
         return total
+
+    def _indexer(self) -> int:
+        """Parameters of a layer's indexer, which is whole on each GPU: its queries, its key, their weights, a norm."""
+        if not self.index_topk:
+            return 0
+        width = self.index_head_dim
+        return self.q_lora_rank * self.index_heads * width + self.hidden * (width + self.index_heads) + 2 * width
 
     def _mlp(self, intermediate: int, ranks: int) -> int:
         local = -(-intermediate // ranks)

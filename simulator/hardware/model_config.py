@@ -56,7 +56,11 @@ _DEEPSEEK = {
     "rope_head_dim": "qk_rope_head_dim",
     "head_dim": "qk_nope_head_dim",
     "num_nextn_predict_layers": "num_nextn_predict_layers",
+    "v_head_dim": "v_head_dim",
 }
+_INDEXER = {"index_topk": "index_topk", "index_heads": "index_n_heads", "index_head_dim": "index_head_dim"}
+_GLM = ("experts", "active_experts", "shared_experts", "intermediate", "dense_layers", "dense_intermediate",
+        "num_nextn_predict_layers")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,18 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen3_moe": _Family(
         {**_NAMES, **_EXPERTS}, {"qk_norm": True}, {**_PLAIN, "decoder_sparse_step": 1, "mlp_only_layers": []}
     ),
+    "qwen3_vl_text": _Family(constants={"qk_norm": True}, only=_PLAIN),
+    "qwen3_vl_moe_text": _Family(
+        {**_NAMES, **_EXPERTS}, {"qk_norm": True}, {**_PLAIN, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    ),
+    "minimax_m2": _Family(
+        {**_NAMES, "experts": "num_local_experts", "active_experts": "num_experts_per_tok", "qk_norm": "use_qk_norm"},
+        {"qk_norm_whole": True},
+        {**_PLAIN, "qk_norm_type": "per_layer", "shared_intermediate_size": 0},
+    ),
+    "glm4_moe": _Family(
+        {**_NAMES, **{name: _DEEPSEEK[name] for name in _GLM}, "qkv_bias": "attention_bias", "qk_norm": "use_qk_norm"}
+    ),
     "phi3": _Family(only=_PLAIN),
     "gemma": _Family(constants={"tie_embeddings": True}, only=_PLAIN),
     "gpt2": _Family(
@@ -105,6 +121,10 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
+    "deepseek_v32": _Family({**_NAMES, **_DEEPSEEK, **_INDEXER}, {}, {**_PLAIN, "moe_layer_freq": 1}),
+    "glm_moe_dsa": _Family(
+        {**_NAMES, **_DEEPSEEK, **_INDEXER}, {}, {**_PLAIN, "moe_layer_freq": 1, "index_topk_freq": 1}
+    ),
     "kimi_k2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     **{kind: _Family(**{**said, "names": {**_NAMES, **said["names"]}}) for kind, said in HYBRIDS.items()},
 }
@@ -144,6 +164,9 @@ def read_model_config(path: Path) -> Model:
     try:
         with path.open("rb") as stream:
             data = json.loads(stream.read(MAX_BYTES))
+            beside = path.with_name("hf_quant_config.json")
+            if isinstance(data, dict) and not data.get("quantization_config") and beside.is_file():
+                data["quantization_config"] = {"quant_method": "modelopt", **json.loads(beside.read_bytes())}
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -178,7 +201,8 @@ def _family(config: Mapping[str, Any]) -> _Family:
     if not isinstance(kind, str):
         raise InputError("config.json: no model_type", hint=f"understood: {', '.join(_FAMILIES)}")
     for key, sign in _REFUSED.items():
-        if config.get(key) and not (kind in HYBRIDS and sign == "linear attention"):
+        named = kind in _FAMILIES and key in _FAMILIES[kind].names.values()
+        if config.get(key) and not named and not (kind in HYBRIDS and sign == "linear attention"):
             hint = _language_model(config) if sign == "several modalities" else None
             raise InputError(f"config.json: {key} means {sign}, which is not simulated", hint=hint)
     try:
@@ -231,7 +255,7 @@ def _covers(window: object, longest: object) -> bool:
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
     """Dimensions that follow from others, and the widths of numbers."""
     apart = experts_apart(config) if values.get("experts") else None
-    found = {**PLAIN, "expert_dtype": apart} if apart else precision_of(config)
+    found = {**PLAIN, **apart} if apart else precision_of(config)
     if family.pattern:
         found |= _kinds(config, family, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
@@ -241,8 +265,8 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
         found["intermediate"] = 4 * hidden
     if values.get("kv_lora_rank"):
         found["kv_heads"] = heads
-        if config.get("v_head_dim", values.get("head_dim")) != values.get("head_dim"):
-            raise InputError("config.json: v_head_dim differs from qk_nope_head_dim, which is not understood")
+        if values.get("v_head_dim") == values.get("head_dim"):
+            found["v_head_dim"] = 0
         if not values.get("dense_layers"):
             found |= {"dense_layers": 0, "dense_intermediate": 0}
     longest = values.get("max_model_len")

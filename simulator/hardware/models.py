@@ -62,6 +62,33 @@ _TABLE: Mapping[str, Model] = {
         "qwen3-235b-a22b", 94, 4096, 1536, 64, 4, 128, _QWEN_3_VOCAB, 40960,
         experts=128, active_experts=8, qk_norm=True,
     ),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": Model(
+        "qwen3-coder-480b-a35b", 62, 6144, 2560, 96, 8, 128, _QWEN_3_VOCAB, 262144,
+        experts=160, active_experts=8, qk_norm=True,
+    ),
+    # Of Llama 4 the language model alone. Every other layer of Maverick has experts: which ones matters to the stages
+    # of a pipeline alone, and there the plain layers come first.
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": Model(
+        "llama-4-scout", 48, 5120, 8192, 40, 8, 128, 202048, 10485760, experts=16, active_experts=1, shared_experts=1,
+        layer_types="CCC*", attention_chunk_size=8192,
+    ),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": Model(
+        "llama-4-maverick", 48, 5120, 8192, 40, 8, 128, 202048, 1048576, experts=128, active_experts=1,
+        shared_experts=1, dense_layers=24, dense_intermediate=16384, layer_types="CCC*", attention_chunk_size=8192,
+    ),
+    # GLM-4.5 and MiniMax-M2 without the layers for multi-token prediction; the biases of the router are not counted.
+    "zai-org/GLM-4.5": Model(
+        "glm-4.5", 92, 5120, 1536, 96, 8, 128, 151552, 131072, experts=160, active_experts=8, shared_experts=1,
+        dense_layers=3, dense_intermediate=12288, qkv_bias=True, qk_norm=True, num_nextn_predict_layers=1,
+    ),
+    "zai-org/GLM-4.5-Air": Model(
+        "glm-4.5-air", 46, 4096, 1408, 96, 8, 128, 151552, 131072, experts=128, active_experts=8, shared_experts=1,
+        dense_layers=1, dense_intermediate=10944, qkv_bias=True, num_nextn_predict_layers=1,
+    ),
+    "MiniMaxAI/MiniMax-M2": Model(
+        "minimax-m2", 62, 3072, 1536, 48, 8, 128, 200064, 196608, experts=256, active_experts=8, qk_norm=True,
+        qk_norm_whole=True, **_FP8_BLOCKS,
+    ),
     # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
     "openai/gpt-oss-20b": Model(
         "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, experts=32, active_experts=4, qkv_bias=True,
@@ -87,6 +114,17 @@ _TABLE: Mapping[str, Model] = {
         shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=30, attention_gate=True, state_dtype_bytes=4,
         **_GATED_DELTA_NET,
     ),
+    "Qwen/Qwen3.5-397B-A17B": Model(
+        "qwen3.5-397b-a17b", 60, 4096, 1024, 32, 2, 256, 248320, 262144, experts=512, active_experts=10,
+        shared_experts=1, qk_norm=True, layer_types="GGG*", linear_layers=45, attention_gate=True, state_dtype_bytes=4,
+        linear_key_heads=16, linear_value_heads=64,
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": Model(
+        "nemotron-3-nano-30b-a3b", 52, 2688, 1856, 32, 2, 128, 131072, 262144, experts=128, active_experts=6,
+        shared_experts=2, gated_mlp=False, state_dtype_bytes=4,
+        layer_types="MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", linear_key_heads=8, linear_value_heads=64,
+        linear_head_dim=128, linear_value_head_dim=64,
+    ),
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2": Model(
         "nemotron-nano-9b-v2", 56, 4480, 15680, 40, 8, 128, 131072, 131072, gated_mlp=False, state_dtype_bytes=4,
         layer_types="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", linear_key_heads=8,
@@ -107,6 +145,22 @@ _TABLE: Mapping[str, Model] = {
         "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,
         dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
     ),
+    # Its experts alone are in int4, with a scale for each 32 weights.
+    "moonshotai/Kimi-K2-Thinking": Model(
+        "kimi-k2-thinking", 61, 7168, 2048, 64, 64, 128, 163840, 262144, experts=384, active_experts=8,
+        shared_experts=1, dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, expert_dtype="int4",
+        expert_group_size=32,
+    ),
+    "deepseek-ai/DeepSeek-V3.2": Model(
+        "deepseek-v3.2", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8,
+        shared_experts=1, dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+        index_topk=2048, num_nextn_predict_layers=1,
+    ),
+    "zai-org/GLM-5": Model(
+        "glm-5", 78, 6144, 2048, 64, 64, 192, 154880, 202752, experts=256, active_experts=8, shared_experts=1,
+        dense_layers=3, dense_intermediate=12288, q_lora_rank=2048, **_LATENT, v_head_dim=256, index_topk=2048,
+        index_heads=32, num_nextn_predict_layers=1,
+    ),
     "deepseek-ai/DeepSeek-V2-Chat": Model(
         "deepseek-v2", 60, 5120, 1536, 128, 128, 128, 102400, 163840, experts=160, active_experts=6, shared_experts=2,
         dense_layers=1, dense_intermediate=12288, q_lora_rank=1536, **_LATENT,
@@ -125,7 +179,9 @@ HUGGING_FACE: Mapping[str, str] = {model.name: name for name, model in _TABLE.it
 SAME_DIMENSIONS: Mapping[str, str] = {
     "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b", "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3.1-8b",
     "meta-llama/Meta-Llama-3-70B-Instruct": "llama-3.1-70b", "deepseek-ai/DeepSeek-R1": "deepseek-v3",
-    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3", "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b",
+    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3", "moonshotai/Kimi-K2.5": "kimi-k2-thinking",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2", "MiniMaxAI/MiniMax-M2.7": "minimax-m2", "zai-org/GLM-4.6": "glm-4.5",
+    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b",
 }  # fmt: skip
 """Other models with the dimensions of a built-in one: by their config.json they differ in weights and context alone."""
 

@@ -30,6 +30,7 @@ NVFP4: Mapping[str, object] = {"dtype_bytes": NVFP4_BYTES, "matmul_dtype": "nvfp
 FP8_CACHE: Mapping[str, object] = {"kv_dtype_bytes": 1}
 
 NVFP4_GROUP = 16
+INT4_GROUP = 128  # what `EXPERT_BYTES` has
 HINT = "allowed: fp8, modelopt (FP8, NVFP4), compressed-tensors (floats); or a mapping of dimensions with dtype_bytes"
 
 
@@ -50,25 +51,26 @@ def precision_of(config: Mapping[str, Any]) -> dict[str, object]:
     raise _refused("quant_method ", method)
 
 
-def experts_apart(config: Mapping[str, Any]) -> str | None:
-    """The precision of experts (`Model.expert_dtype`) where these alone are quantised; None where they are not."""
+def experts_apart(config: Mapping[str, Any]) -> Mapping[str, object]:
+    """Fields of `Model` that say the precision of experts where these alone are quantised; none where they are not."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
-        return None
+        return {}
     method = str(quantization.get("quant_method"))
     if method == "mxfp4":
-        return "mxfp4"
+        return {"expert_dtype": "mxfp4"}
     inner = quantization.get("quantization", quantization)
     left_out = [name for key in ("ignore", "exclude_modules") for name in inner.get(key) or ()]
     if not any("self_attn" in str(name) for name in left_out):
-        return None
+        return {}
     if method.startswith("modelopt") and str(inner.get("quant_algo")).upper() == "NVFP4":
-        return "nvfp4"
+        return {"expert_dtype": "nvfp4"}
     groups = inner.get("config_groups")
     weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, dict) else []
     if method == "compressed-tensors" and weights and all(_is_int4(each) for each in weights):
-        return "int4"
-    return None
+        size = weights[0].get("group_size")
+        return {"expert_dtype": "int4", "expert_group_size": 0 if size in (None, INT4_GROUP) else size}
+    return {}
 
 
 def _is_int4(weights: Mapping[str, Any]) -> bool:

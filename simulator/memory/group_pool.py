@@ -42,10 +42,12 @@ class GroupPool:
         """Take blocks from the front of the queue, forgetting what they held."""
         if num_blocks > len(self._free):
             raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
-        blocks = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
+        first, references, keys = self._free.popitem, self.references, self._keys
+        blocks = [first(last=False)[0] for _ in range(num_blocks)]
         for block in blocks:
-            self.forget(block)
-            self.references[block] = 1
+            if block in keys:
+                self.forget(block)
+            references[block] = 1
         return blocks
 
     def use(self, blocks: Iterable[int]) -> None:
@@ -58,20 +60,22 @@ class GroupPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """Let one request fewer use these blocks; the first of those that come free is evicted first."""
-        unknown = []
+        unknown: list[int] = []
+        free, references, keys = self._free, self.references, self._keys
         for block in blocks:
             if block == NULL:
                 continue
-            self.references[block] -= 1
-            if self.references[block]:
+            references[block] -= 1
+            if references[block]:
                 continue
-            if block in self._keys:
-                self._free[block] = None
+            if block in keys:
+                free[block] = None
             else:
                 unknown.append(block)
+        to_front = free.move_to_end
         for block in reversed(unknown):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
+            free[block] = None
+            to_front(block, last=False)
 
     # Keys
 
@@ -124,3 +128,42 @@ class GroupPool:
         assert sorted(self._free) == [b for b in range(1, self.num_blocks + 1) if not owned[b]], "free queue differs"
         cached = {(b, group, key) for group, of in enumerate(self._cached) for key, same in of.items() for b in same}
         assert cached == {(b, *entry) for b, keys in self._keys.items() for entry in keys}, "cache differs from keys"
+
+
+class PlainPool(GroupPool):
+    """A pool without a prefix cache: which of its free blocks is taken next does not matter, and none is shared."""
+
+    def __init__(self, num_blocks: int, groups: int) -> None:
+        super().__init__(num_blocks, groups)
+        self._free.clear()
+        self._left = list(range(num_blocks, 0, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._left)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """See `GroupPool.take`."""
+        left = len(self._left) - num_blocks
+        if left < 0:
+            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._left)} are free")
+        blocks = self._left[left:]
+        del self._left[left:]
+        references = self.references
+        for block in blocks:
+            references[block] = 1
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """See `GroupPool.release`."""
+        held = [block for block in blocks if block != NULL]
+        references = self.references
+        for block in held:
+            references[block] = 0
+        self._left += held
+
+    def check(self, tables: Iterable[Iterable[int]]) -> None:
+        """See `GroupPool.check`."""
+        self._free = OrderedDict.fromkeys(self._left)
+        super().check(tables)
+        self._free.clear()

@@ -6,10 +6,10 @@ acts with `drop`, `allocate` and `free`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
-from simulator.memory.group_pool import NULL, GroupPool
+from simulator.memory.group_pool import NULL, GroupPool, PlainPool
 from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, WindowTables
 from simulator.memory.request_keys import RequestKeys
 from simulator.memory.state_tables import StateTables
@@ -38,6 +38,8 @@ class GroupedBlocks:
     """Blocks of several groups. `retention` is in tokens: see `GroupRules`."""
 
     by_id = None
+    keeps_order: ClassVar[bool] = False
+    """Whether it matters which free block is taken next, even where no prefix is cached."""
 
     def __init__(self, plan: KVPlan, num_blocks: int, retention: int | None = 0) -> None:
         settings, groups = plan.settings, plan.groups
@@ -53,7 +55,7 @@ class GroupedBlocks:
         )
         self.unit = hash_size if self.has_tails else plan.scheduler_block_size
         self.num_blocks = num_blocks
-        self.pool = GroupPool(num_blocks, len(groups))
+        self.pool = (GroupPool if caches or self.keeps_order else PlainPool)(num_blocks, len(groups))
         self.retention = retention
         rules = GroupRules(hash_size, self.unit, retention)
         self.tables: list[GroupTables] = []
@@ -139,8 +141,11 @@ class GroupedBlocks:
     def quiet_steps(self, computed: int, in_flight: int) -> int:
         """Decode steps of a request from now on up to the next, but not this one, that may change its tables."""
         least = 1 << 30
+        enters = self.keys is not None  # only then does it matter when a block is full
         for table in self.tables:
-            offsets = [computed, computed + 1, computed - in_flight, computed - in_flight - 1]
+            offsets = [computed]
+            if enters:
+                offsets += [computed + 1, computed - in_flight, computed - in_flight - 1]
             if table.cache.kind == "window":
                 offsets.append(computed - in_flight - table.cache.window + 1)
             elif table.cache.kind == "chunked":
@@ -149,7 +154,8 @@ class GroupedBlocks:
                 least = min(least, -(offset + 1) % table.size + 1)
             if table.cache.chunk:
                 least = min(least, -(computed - in_flight + 1) % table.cache.chunk + 1)
-            least = min(least, -(computed + 2) % self.unit + 1)
+            if enters:
+                least = min(least, -(computed + 2) % self.unit + 1)
         return least
 
     # Acting

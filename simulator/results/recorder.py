@@ -19,6 +19,7 @@ from simulator.results.records import (
     GroupSizes,
     LifeColumns,
     Records,
+    RegretColumns,
     RequestColumns,
     RequeueColumns,
     RowColumns,
@@ -59,6 +60,7 @@ class Recorder:
         self.transfers = Table(_fields(TransferColumns))
         self._drafts = Table(_fields(DraftColumns))
         self.copies = Table(_fields(CopyColumns))
+        self.regrets = Table(_fields(RegretColumns))  # of runs in one process
         self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
@@ -90,6 +92,7 @@ class Recorder:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
         self.copies, self.reject_reasons, self.ended = state[6:]
+        self.regrets = Table(_fields(RegretColumns))
         self._watching = ()
         self._progress = None
 
@@ -147,6 +150,7 @@ class Recorder:
             drafts=self._draft_columns(),
             copies=self._copy_columns(),
             adapters=self._adapter_columns(),
+            regrets=RegretColumns(**self.regrets.columns()) if len(self.regrets) else None,
         )
 
     def _draft_columns(self) -> DraftColumns | None:

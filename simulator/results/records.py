@@ -186,6 +186,17 @@ class CopyColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class RegretColumns:
+    """One entry a request that a router gave to a replica, where its regret is asked for: as it chose."""
+
+    row: Ints
+    cached_tokens: Annotated[Ints, doc("of the prompt, in the prefix cache of the chosen replica")]
+    most_cached_tokens: Annotated[Ints, doc("of the prompt, in the prefix cache that had the most of it")]
+    unfinished: Annotated[Ints, doc("waiting or running on the chosen replica"), Unit("requests")]
+    fewest_unfinished: Annotated[Ints, doc("waiting or running on the replica with the fewest"), Unit("requests")]
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterColumns:
     """One entry an admission of a request with an adapter, by request and time."""
 
@@ -245,6 +256,7 @@ class Records(StoredColumns):
     drafts: DraftColumns | None = None  # None: nothing is drafted
     copies: CopyColumns | None = None  # None: nothing is stored on a host
     adapters: AdapterColumns | None = None  # None: no request has an adapter
+    regrets: RegretColumns | None = None  # None: the router's regret was not asked for
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

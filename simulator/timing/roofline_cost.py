@@ -109,8 +109,8 @@ class Roofline:
         head = model.table_parameters(ranks)
         head_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.gemm_efficiency)  # quantisers leave it as it was
         key_flops, pair_flops = _attention_flops(model)
-        local_heads = (model.layers - model.linear_layers) * (model.heads // ranks)
-        states = model.linear_layers * model.linear_value_heads / ranks * model.linear_head_dim**2
+        local_heads = model.attention_layers * (model.heads // ranks)
+        states = model.state_layers * model.linear_value_heads / ranks * (model.linear_head_dim * model.value_head_dim)
         latency, per_token = self._all_reduce()
         derived = {
             "_constant": self.host_s + model.layers * self.layer_overhead_s + latency,
@@ -205,9 +205,14 @@ class Roofline:
     ) -> dict[str, Floats]:
         """Seconds of steps by what they wait for: `compute`, `bandwidth`, `link` and `host`, an entry a step each.
 
-        The terms of `step_s`, each under the slower of its two resources; they add up to it.
+        The terms of `step_s`, each under the slower of its two resources; they add up to it. In layers with a window a
+        request sees that much at most, if the contexts of a step are about equal.
         """
         model = self.model
+        if windowed := model.windowed_layers / model.attention_layers:
+            far, near = 1.0 - windowed, windowed * model.sliding_window
+            decode_context = far * decode_context + np.minimum(windowed * decode_context, near * rows)
+            pairs = far * pairs + np.minimum(windowed * pairs, near * prefill_tokens)
         latency_s, link_token_s = self._all_reduce()
         found = {name: np.zeros(len(tokens)) for name in ("compute", "bandwidth")}
         found["link"] = latency_s + link_token_s * tokens
@@ -247,7 +252,7 @@ class Roofline:
         latency = self.allreduce_latency_s
         if latency is None:
             latency = 5e-6 if self.gpu.link_gb_s >= NVLINK_GB_S else 20e-6
-        count = 2 * model.layers
+        count = model.sublayers
         moved = model.hidden * ACTIVATION_BYTES * 2 * (ranks - 1) / ranks
         return count * latency, count * moved / (self.gpu.link_gb_s * 1e9 * self.link_efficiency)
 
@@ -277,15 +282,16 @@ def latent_flops(kv_lora_rank: int, rope_head_dim: int, head_dim: int) -> tuple[
 def _elementwise_bytes(model: Model, ranks: int) -> float:
     """Bytes that norms and activation functions move for a token on each GPU.
 
-    A norm with its residual reads two rows of `hidden` and writes two, twice a layer. A gated activation reads two
-    rows of the feed-forward's width and writes one. Experts also gather and combine a row of `hidden` each.
+    A norm with its residual reads two rows of `hidden` and writes two, before each mixer and each feed-forward. A gated
+    activation reads two rows of the feed-forward's width and writes one. Experts also gather and combine a row of
+    `hidden` each.
     """
-    norms = 8 * model.hidden
+    norms = model.sublayers * 4 * model.hidden
     branches = 3 if model.gated_mlp else 2
     if model.experts:
         width = branches * model.intermediate / ranks
         routed = model.active_experts * (width + 2 * model.hidden) + model.shared_experts * width
         wide = model.moe_layers * routed + model.dense_layers * branches * model.dense_intermediate / ranks
     else:
-        wide = model.layers * branches * model.intermediate / ranks
-    return (model.layers * norms + wide) * ACTIVATION_BYTES
+        wide = model.dense_share * model.layers * branches * model.intermediate / ranks
+    return (norms + wide) * ACTIVATION_BYTES

@@ -86,7 +86,7 @@ def _clocked(function: Callable[[Any], Any], item: Any) -> Clocked:
         inside.append(time.process_time() - before)
         return outcome
 
-    setattr(sweep_module, "run_scenario", clocked_run)  # noqa: B010 - what _work calls, on this worker alone
+    setattr(sweep_module, "run_scenario", clocked_run)  # noqa: B010 - what `run_and_keep` calls, on this worker alone
     begin_s = time.monotonic()
     result = function(item)
     return Clocked(result, os.getpid(), begin_s, time.monotonic(), time.process_time(), sum(inside))

@@ -36,7 +36,15 @@ from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
-from simulator.results.records import AdapterColumns, CopyColumns, DraftColumns, LifeColumns, Records, TransferColumns
+from simulator.results.records import (
+    AdapterColumns,
+    CopyColumns,
+    DraftColumns,
+    LifeColumns,
+    Records,
+    RegretColumns,
+    TransferColumns,
+)
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
@@ -50,6 +58,7 @@ LIVES = "lives.csv.gz"  # of replicas whose number changes
 DRAFTS = "drafts.csv.gz"  # of requests: how many drafts were verified and accepted
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
 COPIES = "copies.csv.gz"  # of KV between GPUs and host
+REGRETS = "regrets.csv.gz"  # of requests whose router was asked for its regret: what the best replica had
 ADAPTERS = "adapters.csv.gz"  # of requests that ask for one: which had to be loaded, how long requests were shut out
 PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
 ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
@@ -122,6 +131,7 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
     ),
     COPIES: ("A row a copy of KV between the GPUs and their host, where KV is offloaded.", described(CopyColumns)),
     ADAPTERS: ("A row each time that a request with an adapter enters the batch.", described(AdapterColumns)),
+    REGRETS: ("A row a request, in the order of the choices, with `router: {regret: true}`.", described(RegretColumns)),
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
         described(PrefixColumns),
@@ -250,6 +260,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
         tables[COPIES] = plain_columns(records.copies)
     if records.adapters is not None:
         tables[ADAPTERS] = plain_columns(records.adapters)
+    if records.regrets is not None:
+        tables[REGRETS] = plain_columns(records.regrets)
     return tables
 
 

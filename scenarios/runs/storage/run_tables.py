@@ -19,6 +19,7 @@ from simulator.results.records import (
     Ints,
     LifeColumns,
     Records,
+    RegretColumns,
     RequestColumns,
     RowColumns,
     Status,
@@ -26,7 +27,17 @@ from simulator.results.records import (
 )
 from simulator.results.shared_prefixes import PrefixColumns
 
-T = TypeVar("T", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, PrefixColumns, RowColumns)
+T = TypeVar(
+    "T",
+    LifeColumns,
+    TransferColumns,
+    DraftColumns,
+    CopyColumns,
+    AdapterColumns,
+    RegretColumns,
+    PrefixColumns,
+    RowColumns,
+)
 
 ALL = slice(None)
 Columns = Mapping[str, tuple[str, str]]
@@ -161,7 +172,13 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
 
 
 def plain_columns(
-    columns: LifeColumns | TransferColumns | DraftColumns | CopyColumns | AdapterColumns | PrefixColumns,
+    columns: LifeColumns
+    | TransferColumns
+    | DraftColumns
+    | CopyColumns
+    | AdapterColumns
+    | RegretColumns
+    | PrefixColumns,
 ) -> dict[str, Column]:
     """Return columns as they are: a row a life of an autoscaled replica, a transfer, counts of drafts, a prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}

@@ -22,6 +22,7 @@ from scenarios.runs.storage.run_folder import (
     FORMAT,
     LIVES,
     PREFIXES,
+    REGRETS,
     REQUESTS,
     REST,
     SCALARS,
@@ -40,6 +41,7 @@ from simulator.results.records import (
     GroupSizes,
     LifeColumns,
     Records,
+    RegretColumns,
     RequestColumns,
     RequeueColumns,
     RowColumns,
@@ -48,7 +50,9 @@ from simulator.results.records import (
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
-Rare = TypeVar("Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, PrefixColumns)
+Rare = TypeVar(
+    "Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, RegretColumns, PrefixColumns
+)
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 _SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
@@ -95,6 +99,7 @@ def read_run(folder: Path) -> SavedRun:
         drafts=optional(DRAFTS, DraftColumns),
         copies=optional(COPIES, CopyColumns),
         adapters=optional(ADAPTERS, AdapterColumns),
+        regrets=optional(REGRETS, RegretColumns),
     )
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)

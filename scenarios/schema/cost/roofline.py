@@ -23,7 +23,6 @@ class RooflineCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""
-        from simulator.hardware.layer_types import MAMBA
         from simulator.timing.roofline_cost import Roofline
 
         host, model = scenario.resolve_host(), scenario.resolve_model()
@@ -31,9 +30,6 @@ class RooflineCostConfig(Strict):
             what = f"kind: roofline prices attention to whole contexts, and {model.name} has a sliding window"
             hint = "kind: profile, where tables of the GPU hold that window; or sliding_window: 0, an upper bound"
             raise scenario.error("cost.kind", what, hint)
-        if MAMBA in model.layer_types:
-            what = f"kind: roofline has no price of Mamba 2, which {model.name} has"
-            raise scenario.error("cost.kind", what, "kind: linear")
         return Roofline(
             model,
             scenario.resolve_gpu(),

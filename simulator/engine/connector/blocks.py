@@ -44,7 +44,9 @@ class ConnectedBlocks(PrefixCache):
 
 
 class ConnectedGroups(GroupedBlocks):
-    """`GroupedBlocks` for a connector, as `ConnectedBlocks` are."""
+    """`GroupedBlocks` for a connector, as `ConnectedBlocks` are. A step waits for copies of blocks that it takes."""
+
+    keeps_order = True
 
     def __init__(self, plan: KVPlan, num_blocks: int, retention: int | None = 0) -> None:
         super().__init__(plan, num_blocks, retention)

@@ -16,6 +16,7 @@ from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
 _ALL_TOKENS = 1 << 40  # reserved for each request, so that the batch counts no blocks
+_MOST_OF_TOKEN = 3  # blocks that a token takes in a group at most: its own, a copy, a state that is saved on the way
 
 
 class GroupPlans:
@@ -26,6 +27,7 @@ class GroupPlans:
         self._viewer = viewer
         self.blocks = blocks
         self.in_flight: dict[RequestState, int] = {}
+        self.most_of_decode = _MOST_OF_TOKEN * len(blocks.tables)
         self._victims: list[Preemption] = []
         self._in_flight = int(state.traits.async_scheduling)  # tokens of a request that decodes step after step
 
@@ -122,7 +124,8 @@ class GroupPlans:
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
         blocks.drop(live.row, self.processed(live))
         asked = self.asked(live, live.num_computed_tokens, tokens)
-        while blocks.needed(asked) > blocks.num_free:
+        is_sure = tokens == 1 and blocks.num_free >= self.most_of_decode
+        while not is_sure and blocks.needed(asked) > blocks.num_free:
             self._preempt(now_s)
             if live not in state.running:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")

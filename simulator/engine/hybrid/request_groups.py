@@ -10,6 +10,7 @@ class RequestGroups:
     """An `Asking`. A step's blocks cover the drafter's `lookahead` too, up to the `longest` context."""
 
     __slots__ = ("_longest", "_lookahead", "blocks")
+    most_of_decode = 0  # it depends on the drafts
 
     def __init__(self, blocks: GroupedBlocks, lookahead: int, longest: int) -> None:
         self.blocks = blocks

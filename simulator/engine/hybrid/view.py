@@ -15,6 +15,10 @@ class Asking(Protocol):
 
     blocks: GroupedBlocks
 
+    @property
+    def most_of_decode(self) -> int:
+        """Blocks that a decode takes at most; 0 where that is not known."""
+
     def processed(self, live: RequestState) -> int:
         """Tokens of a request that have been computed for sure."""
 
@@ -80,22 +84,49 @@ class GroupsView:
 
 
 class RunningTrial:
-    """A `simulator.plan.GroupsTrial`."""
+    """A `simulator.plan.GroupsTrial`.
 
-    __slots__ = ("_asking", "_trial")
+    As long as there are blocks for all that the requests could take at most, nobody counts what they take.
+    """
+
+    __slots__ = ("_asking", "_spare", "_trial", "_uncounted")
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._trial = Trial(asking.blocks)
+        self._trial: Trial | None = None
+        self._spare = asking.blocks.num_free
+        self._uncounted: list[tuple[RequestState, int]] = []
+        if not asking.most_of_decode:
+            self._trial = Trial(asking.blocks)
 
     def take(self, request: RequestView, num_tokens: int) -> bool:
         """See `GroupsTrial.take`."""
+        asking = self._asking
         assert isinstance(request, RequestState)
-        if request.is_decoding and self._asking.quiet_steps(request) > 0:
+        if request.is_decoding and asking.quiet_steps(request) > 0:
             return True
-        asked = self._asking.asked(request, request.num_computed_tokens, num_tokens)
-        return self._trial.take(asked, self._asking.processed(request))
+        if self._trial is None:
+            most = asking.most_of_decode
+            if num_tokens > 1:  # what it drops may make room for a state that is saved on the way
+                most += asking.blocks.needed(asking.asked(request, request.num_computed_tokens, num_tokens))
+            if most <= self._spare:
+                self._spare -= most
+                self._uncounted.append((request, num_tokens))
+                return True
+        return self._take(self._counted(), request, num_tokens)
 
     def leave(self, request: RequestView) -> None:
         """See `GroupsTrial.leave`."""
-        self._trial.leave(request.row)
+        self._counted().leave(request.row)
+
+    def _counted(self) -> Trial:
+        """The exact count, with what was taken so far."""
+        if self._trial is None:
+            self._trial = Trial(self._asking.blocks)
+            for request, num_tokens in self._uncounted:
+                self._take(self._trial, request, num_tokens)
+        return self._trial
+
+    def _take(self, trial: Trial, request: RequestState, num_tokens: int) -> bool:
+        asked = self._asking.asked(request, request.num_computed_tokens, num_tokens)
+        return trial.take(asked, self._asking.processed(request))

@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import doc
 
+from simulator.fleet.scorers import HighestInTurn, kv_scores, lora_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
-
-_THERE, _ROOM = 1.0, 0.8
 
 
 @dataclass(slots=True)
@@ -42,7 +39,7 @@ class LoraAffinity:
     lora: Annotated[Factor, doc("weight of having requests of the adapter")] = 1.0
     queue: Annotated[Factor, doc("weight of a short queue")] = 2.0
     kv: Annotated[Factor, doc("weight of free KV blocks")] = 2.0
-    _turn: int = field(default=0, init=False, repr=False)
+    _picker: HighestInTurn = field(init=False, repr=False, default_factory=HighestInTurn)
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -50,28 +47,9 @@ class LoraAffinity:
             raise ValueError("lora, queue and kv are 0: at least one must be above")
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        scores = self._scores(request.lora, replicas)
-        best = max(scores)
-        equals = [load for load, score in zip(replicas, scores, strict=True) if score == best]
-        if len(equals) == 1:
-            return equals[0]
-        chosen = equals[self._turn % len(equals)]
-        self._turn = (self._turn + 1) % len(equals)
-        return chosen
-
-    def _scores(self, lora: str | None, replicas: Sequence[ReplicaLoad]) -> list[float]:
-        queues = [load.num_waiting for load in replicas]
-        longest = max(queues)
-        span = longest - min(queues)
-        return [
-            self.lora * _affinity(lora, load)
-            + self.queue * ((longest - waiting) / span if span else 1.0)
-            + self.kv * (1.0 - load.kv_utilization)
-            for load, waiting in zip(replicas, queues, strict=True)
-        ]
-
-
-def _affinity(lora: str | None, load: ReplicaLoad) -> float:
-    if lora in load.loras:
-        return _THERE
-    return _ROOM if len(load.loras) < load.max_loras else 0.0
+        scores = (
+            (self.lora, lora_scores(request.lora, replicas)),
+            (self.queue, queue_scores(replicas)),
+            (self.kv, kv_scores(replicas)),
+        )
+        return self._picker.pick(weighted_sum(scores), replicas)

@@ -12,6 +12,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED
 from simulator.hardware.gpus import GPUS, Gpu
+from simulator.hardware.layer_types import MAMBA
 from simulator.hardware.models import MODELS, NVFP4_BYTES, Model, custom_model
 from simulator.timing.profile.profile_schema import Profile
 
@@ -22,6 +23,8 @@ SHAPES = (
     "linear_value_heads", "linear_head_dim", "qk_norm_whole",
 )  # fmt: skip
 """The dimensions that decide what kernels compute."""
+SHAPES_OF_STATES = ("layer_types", "linear_value_head_dim", "state_dtype_bytes")
+"""Those that besides decide it where layers have a state of Mamba 2."""
 PRICED = ("bandwidth_gb_s", "bf16_tflops")
 """The figures of a GPU that kernel times depend on: a profile is of their real values."""
 _PLAIN = {1: "fp8", 2: "bf16", 4: "float32"}
@@ -58,9 +61,10 @@ def described(model: Model) -> str:
 
 def shapes(model: Model) -> dict[str, Any]:
     """The dimensions as a profile keeps them: those that differ from a plain model's, and all that have no default."""
-    plain = {"linear_head_dim"} if not model.linear_layers else set()
-    held = {name: value for name, value in asdict(model).items() if name in SHAPES and name not in plain}
-    return {name: value for name, value in held.items() if value not in (0, False)}
+    plain = {"linear_head_dim"} if not model.has_states else set()
+    names = (*SHAPES, *SHAPES_OF_STATES) if MAMBA in model.layer_types else SHAPES
+    held = {name: value for name, value in asdict(model).items() if name in names and name not in plain}
+    return {name: value for name, value in held.items() if value not in (0, False) or name == "gated_mlp"}
 
 
 def refusal(profile: Profile, model: Model, gpu: Gpu, tensor_parallel: int) -> str | None:
@@ -90,7 +94,8 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
         if profile.model and profile.model != model.name:
             return f"{profile.name} is a profile for model {profile.model}; the scenario has {model.name}"
     else:
-        wrong = [name for name in SHAPES if getattr(fitted, name) != getattr(model, name)]
+        names = (*SHAPES, *SHAPES_OF_STATES) if MAMBA in model.layer_types else SHAPES
+        wrong = [name for name in names if getattr(fitted, name) != getattr(model, name)]
         if wrong:
             listed = ", ".join(
                 f"{name} {getattr(model, name)} instead of {getattr(fitted, name)}" for name in wrong[:3]

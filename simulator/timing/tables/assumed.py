@@ -24,7 +24,7 @@ configuration of these servers states (peer-to-peer over PCIe)."""
 
 
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
-    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation.
+    """Curves over tokens of a layer's element-wise operators: its norms, rope, cache write, activation.
 
     Queries and keys that are normalised take one more. Latent attention holds its own rope and cache write.
     """
@@ -34,11 +34,13 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
         wide = round((with_experts + model.dense_layers * model.dense_intermediate) / model.layers)
     width = (3 if model.gated_mlp else 2) * -(-wide // ranks) * ACTIVATION_BYTES
     norms = 8 * model.hidden * ACTIVATION_BYTES
-    found = {"norm": _curve(gpu, 2 * LAUNCH_US, norms, norms / 4)}  # in place, one after the other
-    if model.linear_layers:  # the split of the projection, and the gated norm
-        values = 3 * -(-model.linear_value_heads // ranks) * model.linear_head_dim * ACTIVATION_BYTES
+    found = {"norm": _curve(gpu, 2 * LAUNCH_US, norms, norms / 4)}  # two, in place, one after the other
+    if model.sublayers < 2 * model.layers:
+        found["norm"] = scaled(found["norm"], model.sublayers / (2 * model.layers))
+    if model.has_states:  # the split of the projection, and the gated norm
+        values = 3 * -(-model.linear_value_heads // ranks) * model.value_head_dim * ACTIVATION_BYTES
         gated = _curve(gpu, 2 * LAUNCH_US, 2 * values, values)
-        found["gated_norm"] = scaled(gated, model.linear_layers / model.layers)
+        found["gated_norm"] = scaled(gated, model.state_layers / model.layers)
     if not model.kv_lora_rank:
         each = model.heads // ranks + 2 * model.local_kv_heads(ranks)
         heads = 2 * each * model.head_dim * ACTIVATION_BYTES
@@ -49,10 +51,14 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
             found["qk_norm"] = _curve(gpu, launches * LAUNCH_US, heads, heads / 2)
         if model.attention_gate:
             found["attention_gate"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
-        if plain := model.linear_layers:
+        if model.has_states:
             for name in found.keys() & {"rope", "cache_write", "qk_norm", "attention_gate"}:
-                found[name] = scaled(found[name], 1.0 - plain / model.layers)
-    return found | ({"activation": _curve(gpu, LAUNCH_US, width, width)} if width else {})
+                found[name] = scaled(found[name], model.attention_layers / model.layers)
+    if not width:
+        return found
+    activation = _curve(gpu, LAUNCH_US, width, width)
+    is_apart = model.sublayers < 2 * model.layers and not model.experts
+    return found | {"activation": scaled(activation, model.dense_share) if is_apart else activation}
 
 
 def sampler(model: Model, gpu: Gpu) -> Curve:

@@ -126,7 +126,7 @@ def decode_physics(table: HeadTable, kv_heads: int, whole: float = 1.0) -> Physi
     )
 
 
-def prompt_physics(table: HeadTable, heads: int, whole: float = 1.0) -> Physics:
+def prompt_physics(table: HeadTable, heads: float, whole: float = 1.0) -> Physics:
     """The physics of prompts in the features of a profile, of which a part (`whole`) sees whole contexts."""
     work, chain = (dict(roof) for roof in table.physics.roofs)
     roof: Sum = (("pairs", _short(work["pairs"] * heads)), ("tokens", _short(work["tokens"] * heads)))

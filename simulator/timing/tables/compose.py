@@ -12,7 +12,6 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.layer_types import MAMBA
 from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.physics import decode_features
@@ -94,9 +93,6 @@ def compose(
     that the tables lack comes from the first of the `lenders` that has it. With `shares_experts` each GPU holds whole
     experts, otherwise a part of the width of all.
     """
-    if MAMBA in model.layer_types:
-        what = f"{tables.name} has no kernels of Mamba 2, which {model.name} needs"
-        raise InputError(what, hint="cost: {kind: linear, ...}")
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
     tables = with_products(tables, (precision(model), "bf16"), lenders)
@@ -178,9 +174,15 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource])
             what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
         )
     found = {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
-    if linear := model.linear_layers / model.layers:
-        plain = ("qkv", "output_projection")
-        found = {op: scaled(curve, 1.0 - linear) if op in plain else curve for op, curve in found.items()}
+    if linear := model.state_layers / model.layers:
+        attention = model.attention_layers / model.layers
+        shares = {
+            "qkv": attention,
+            "output_projection": attention,
+            "gate_up": model.dense_share,
+            "down": model.dense_share,
+        }
+        found = {op: curve if shares[op] == 1.0 else scaled(curve, shares[op]) for op, curve in found.items()}
         for op, (n, k) in linear_products(model, ranks).items():
             found[op] = scaled(_product(tables, dtype, n, k, op, parts), linear)
     return found
@@ -263,8 +265,10 @@ def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, lis
     parts: list[PartSource] = []
     heads = (model.heads // ranks, model.local_kv_heads(ranks))
     kv, width = kv_precision(model), model.head_dim
-    share, linear = model.windowed_layers / model.layers, model.linear_layers / model.layers
-    kinds = (0, 1.0 - share - linear), (model.sliding_window, share)
+    share, linear = model.windowed_layers / model.layers, model.state_layers / model.layers
+    attending = model.attention_layers / model.layers
+    whole = attending - share
+    kinds = (0, whole), (model.sliding_window, share)
     windows = [(window, part) for window, part in kinds if part]
     try:
         decode = [(find_table(tables.decode, width, kv, window, "decode attention"), part) for window, part in windows]
@@ -279,18 +283,18 @@ def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, lis
         of_decodes, of_prompts, more = linear_attention(tables, model, ranks, *sizes)
         decodes, prompts = decodes + linear * of_decodes, prompts + linear * of_prompts
         parts += more
-    whole = 1.0 - share - linear
     own = decode_physics(physics[0], heads[1], whole)
     axes = decode[0][0].axes
     decode_surface = Surface(axes, own, flat(np.log(decodes) - np.log(own.us(decode_features(*mesh(axes))))))
-    ours = prompt_physics(physics[1], heads[0], whole)
-    prompt_surface = Surface(prompt[0][0].axes, ours, flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
+    ours = prompt_physics(physics[1], heads[0] * attending, whole)
+    seen = [(table, part / attending) for table, part in prompt]  # by steps, whose counts know nothing of states
+    prompt_surface = Surface(prompt[0][0].axes, ours, flat(np.log(prompts) - np.log(_fresh(ours, seen))))
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
     parts.append(PartSource("prompts beside decodes", ESTIMATED, words))
     attention = Attention(
         DecodeTable(decode_surface),
-        PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
+        PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share / attending),
         launch_us,
         beside,
     )
@@ -332,13 +336,13 @@ def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
 
 
 def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[PartSource]]:
-    """A step's all-reduces over tokens: two a layer."""
+    """A step's all-reduces over tokens: one behind each mixer and feed-forward."""
     if ranks not in tables.all_reduce:
         there = ", ".join(map(str, sorted(tables.all_reduce))) or "none"
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
-    tokens, total = sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers
+    tokens, total = sizes / (model.hidden * ACTIVATION_BYTES), us * model.sublayers
     if model.qk_norm_whole:
         total = total + model.layers * np.interp(tokens * SQUARES_BYTES, sizes, us)
     curve = make_curve(tokens, total)

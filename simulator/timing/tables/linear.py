@@ -1,4 +1,4 @@
-"""Linear attention (gated delta net) of a layer from tables beside a GPU's other tables: NAME-linear.json.gz.
+"""Linear attention (gated delta net, Mamba 2) of a layer from tables beside a GPU's other tables: NAME-linear.json.gz.
 
     {"schema": "batchlab linear tables", "version": 1, "name": "b200-sglang-0.5", "gpu": "b200", "software": "...",
      "sources": [...], "seqs": [...], "chunks": [...], "each": [...],
@@ -7,6 +7,11 @@
 Heads are key heads / value heads of one GPU, of 128 each. A time is that of the convolution and the recurrence, coded
 as in `simulator.timing.tables.table_schema`: of `seqs` decodes, whatever their contexts, and of `chunks` of `each`
 tokens. Projections and the gated norm are not in it.
+
+Mamba 2 has no public times of its recurrence: mamba2_perf of aiconfigurator-core 0.12.0 holds its convolutions alone.
+Both recurrences read and write one matrix a head, a column of which is a token's, so one of Mamba 2 is taken to last as
+long as a gated delta net of as many state values. On GPUs these are what a decode waits for: of 1,024 decodes, the one
+of 32 value heads on an H200 moves 0.85 of its memory's bandwidth.
 """
 
 from collections.abc import Mapping
@@ -17,11 +22,13 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import InputError
+from simulator.hardware.layer_types import MAMBA
 from simulator.hardware.models import Model
 from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.surface import Array
+from simulator.timing.roofline_cost import STATE_BYTES
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.part_sources import MEASURED, PartSource
+from simulator.timing.tables.part_sources import ESTIMATED, MEASURED, PartSource
 from simulator.timing.tables.table_files import VersionTables, header, nearest_versions, unscaled
 from simulator.timing.tables.table_schema import Heads, Tables
 
@@ -64,6 +71,8 @@ def linear_attention(tables: Tables, model: Model, ranks: int, seqs: Array, chun
     InputError that names what was not measured.
     """
     found = find_linear(tables)
+    if found is not None and MAMBA in model.layer_types:
+        return _mamba(found, model, ranks, seqs, chunks, each)
     if found is None or model.linear_head_dim != HEAD_DIM:
         what = f"{tables.name} has no linear attention with heads of {model.linear_head_dim}, which {model.name} needs"
         raise InputError(what, hint="kind: roofline prices it by its dimensions")
@@ -72,13 +81,41 @@ def linear_attention(tables: Tables, model: Model, ranks: int, seqs: Array, chun
         there = ", ".join(f"{keys}/{values}" for keys, values in found.decode)
         what = f"{found.name} has no linear attention of {heads[0]} key and {heads[1]} value heads of a GPU"
         raise InputError(what, hint=f"measured: {there}")
-    decode_us = np.exp(_between(found.seqs, found.decode[heads], seqs))
+    words = f"gated delta net, {heads[0]} key and {heads[1]} value heads"
+    decode_us, prompt_us = _decodes_us(found, heads, seqs), _prompts_us(found, heads, chunks, each)
+    return decode_us, prompt_us, [PartSource("linear attention", MEASURED, words)]
+
+
+def _mamba(
+    found: LinearTables, model: Model, ranks: int, seqs: Array, chunks: Array, each: Array
+) -> tuple[Array, Array, list[PartSource]]:
+    """The gated delta net with the nearest number of state values, for so many requests that these are as many.
+
+    A decode moves the bytes of its state, which are float32 in the tables; a prompt computes, whatever their width.
+    """
+    alike = model.linear_value_heads * model.value_head_dim * model.linear_head_dim / ranks / HEAD_DIM**2
+    heads = min(found.decode, key=lambda one: (abs(np.log(one[1] / alike)), -one[0]))
+    times = alike / heads[1]
+    moved = times * model.state_dtype_bytes / STATE_BYTES
+    fewest = float(found.seqs[0]), float(found.chunks[0])
+    words = f"Mamba 2, as a gated delta net of as many state values ({alike:g} heads of {HEAD_DIM} x {HEAD_DIM})"
+    return (
+        _decodes_us(found, heads, np.maximum(seqs * moved, fewest[0])),
+        _prompts_us(found, heads, np.maximum(chunks * times, fewest[1]), each),
+        [PartSource("linear attention", ESTIMATED, words)],
+    )
+
+
+def _decodes_us(found: LinearTables, heads: Heads, seqs: Array) -> Array:
+    return np.asarray(np.exp(_between(found.seqs, found.decode[heads], seqs)))
+
+
+def _prompts_us(found: LinearTables, heads: Heads, chunks: Array, each: Array) -> Array:
     by_chunk = np.stack([_between(found.each, row, each) for row in found.prompt[heads]])
     prompt_us = np.empty_like(each)
     for place in np.ndindex(each.shape):
         prompt_us[place] = np.exp(_between(found.chunks, by_chunk[:, *place], chunks[place]))
-    words = f"gated delta net, {heads[0]} key and {heads[1]} value heads"
-    return decode_us, prompt_us, [PartSource("linear attention", MEASURED, words)]
+    return prompt_us
 
 
 def find_linear(tables: Tables) -> LinearTables | None:

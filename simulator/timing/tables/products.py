@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from simulator.hardware.layer_types import MAMBA
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, make_curve, mesh
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
@@ -101,9 +102,9 @@ def linear_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
 
     On one of `ranks` GPUs: queries, keys, values and the gate, and the output.
     """
-    heads = model.linear_key_heads, model.linear_value_heads
-    keys, values = (max(1, count // ranks) * model.linear_head_dim for count in heads)
-    rates = 2 * max(1, model.linear_value_heads // ranks)
+    heads = max(1, model.linear_value_heads // ranks)
+    keys, values = max(1, model.linear_key_heads // ranks) * model.linear_head_dim, heads * model.value_head_dim
+    rates = heads if MAMBA in model.layer_types else 2 * heads
     return {
         "linear_projection": (2 * keys + 2 * values + rates, model.hidden),
         "linear_output": (model.hidden, values),

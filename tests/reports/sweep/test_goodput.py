@@ -1,8 +1,10 @@
 """Goodput against the rate, latency against throughput, cost against nines of the SLO; lines told apart in order."""
 
+import math
+
 from reports.sweep.front import front_pictures
 from reports.sweep.lines import lines_over_load
-from reports.sweep.load import goodput_picture, throughput_picture
+from reports.sweep.load import goodput_picture, load_picture, throughput_picture
 from reports.sweep.points import SweepAxis
 from reports.verdict.shown_metrics import Summary
 from tests.reports.plots.test_pictures import everything
@@ -69,3 +71,20 @@ def test_lines_that_coincide_are_said_to() -> None:
     picture = goodput_picture(made([RATES, POLICIES], of=lambda places, seed: with_goodput((places[0], 1), seed)))
     assert picture is not None
     assert "static and chunked_prefill coincide." in picture.caption
+
+
+def test_a_bound_is_drawn_where_the_sweep_knows_it_and_the_weakest_of_a_load_counts() -> None:
+    def bounded(places: tuple[int, ...], seed: int) -> Summary:
+        at_best = {"p99_ttft_ms": 2.0 + places[1], "request_goodput": 40.0}
+        return {**with_goodput(places, seed), "bound": at_best}  # type: ignore[dict-item] # as summary.json has it
+
+    words = "The black dashed line: no scheduler can do better."
+    for paint in (load_picture, goodput_picture):
+        found, plain = paint(made(of=bounded, limits=LIMITS)), paint(made(of=with_goodput, limits=LIMITS))
+        assert found is not None
+        assert plain is not None
+        assert words in found.caption
+        assert words not in plain.caption
+    points = made(of=bounded, limits=LIMITS).points
+    assert {point.bound("p99_ttft_ms") for point in points} == {2.0 + place for place in {p.places[1] for p in points}}
+    assert math.isnan(points[0].bound("p99_tpot_ms"))

@@ -27,6 +27,7 @@ CASES = {
     "tables-h200-deepseek-v3": ("h200-vllm-0.24", "fp8_block, ", LATENT),
     "tables-b200-deepseek-v3-nvfp4": ("b200-vllm-0.24", "bf16, ", LATENT),
     "tables-h100-mixtral": ("h100-vllm-0.24", "bf16, ", "experts"),
+    "tables-h100-nemotron": ("h100-vllm-0.24", "bf16, ", "linear attention"),
     "tables-h100-qwen3-30b-fp8": ("h100-vllm-0.19", "fp8_block, ", "experts"),
     "tables-h200-gpt-oss-120b": ("h200-vllm-0.24", "bf16, ", "decode attention, window 128"),
     "tables-h200-gpt-oss-window": ("h200-vllm-0.24", "bf16, ", "decode attention, window 128"),

@@ -127,6 +127,10 @@ def test_other_bad_input(tmp_path: Path) -> None:
     offload = ("--set", "engine.enable_prefix_caching=true", "--set", "hardware.kv_offload={host_gib: 10}")
     told = parity(tmp_path, "none", *offload)
     assert (told.code, "are not handed to a real scheduler" in told.err) == (2, True), told
+    groups = parity(tmp_path, "none", "--set", "model={base: gpt-oss-20b, max_model_len: 4000}")
+    assert (groups.code, "the KV groups of layers" in groups.err) == (2, True), groups
+    stages = parity(tmp_path, "none", "--set", "hardware.pipeline_parallel=2")
+    assert (stages.code, "the stages of a pipeline" in stages.err) == (2, True), stages
     halves = parity(tmp_path, "none", "--set", apart, "--set", "kv_transfer={bandwidth_gb_s: 50}")
     assert (halves.code, "halves of requests are served apart" in halves.err) == (2, True), halves
 

@@ -1,5 +1,6 @@
 """What binds: built so that one cause dominates; and the flags of the servers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,20 @@ def test_seconds_by_resource_add_up_to_the_step(model: str, ranks: int) -> None:
     found = cost.by_resource_s(tokens, rows, context, prompts, pairs)
     assert set(found) == {"compute", "bandwidth", "link", "host"}
     np.testing.assert_allclose(sum(found.values()), [cost.step_s(shape) for shape in shapes], rtol=1e-12)
+
+
+def test_layers_with_a_window_read_that_much_at_most() -> None:
+    model = find_model("gpt-oss-20b")
+    whole = replace(model, sliding_window=0, full_attention_layers=0, layer_types="")
+    waits = []
+    for each in (model, whole):
+        cost = Roofline(each, find_gpu("h100"))
+        found = [
+            cost.by_resource_s(*(np.array([value]) for value in (64.0, 64.0, 64 * context, 0.0, 0.0)))["bandwidth"][0]
+            for context in (1000.0, 65_000.0)
+        ]
+        waits.append(found[1] - found[0])
+    assert waits[0] == pytest.approx(waits[1] / 2, rel=0.01)  # half of the layers see 128 tokens either way
 
 
 @pytest.mark.parametrize("policy", built_in_policies())

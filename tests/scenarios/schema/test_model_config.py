@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.hardware.models import find_model
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
-from tests.simulator.hardware.test_model_config import CONFIGS
+from tests.simulator.hardware.published_configs import CONFIGS
 
 LENGTH = {"dist": "fixed", "value": 8}
 CHAT = {"name": "chat", "arrival": {"process": "constant", "rate": 1}, "input": LENGTH, "output": LENGTH}

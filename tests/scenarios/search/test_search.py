@@ -17,7 +17,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.search.held_out import held_out
 from scenarios.search.parts import parts_of
 from scenarios.search.policy_file import command_of, policy_text, scenario_text, scheduler_text, weights_of
-from scenarios.search.race import WORST, Aim, Race, with_part
+from scenarios.search.race import WORST, Aim, Race, Trial, with_part
 from scenarios.search.space import Space
 from scenarios.studies.executors import InProcess
 from scenarios.studies.study_run import Outcome
@@ -76,6 +76,7 @@ def test_a_search_that_was_stopped_makes_no_run_twice(base: Scenario, tmp_path: 
     assert again.runs == 0
 
 
+@pytest.mark.long
 def test_the_better_third_goes_on(base: Scenario, tmp_path: Path) -> None:
     race = _race(base, tmp_path)
     race.run(16)
@@ -85,6 +86,18 @@ def test_the_better_third_goes_on(base: Scenario, tmp_path: Path) -> None:
     last = [trial for trial in race.trials if len(trial.scores) == 1]
     first_out = min(trial.scores[0] for trial in last)
     assert all(trial.scores[0] <= first_out for trial in race.trials[1:] if trial.draw == 2 and len(trial.scores) > 1)
+
+
+@pytest.mark.long
+def test_settings_that_do_not_matter_are_taken_out(base: Scenario, tmp_path: Path) -> None:
+    race = _race(base, tmp_path)
+    for number in range(len(race.parts.rounds)):
+        race._enter([race.baseline], number)
+    short = {"engine.order": "weighted", "engine.input_token_s": 0.01}
+    trial = Trial(make_candidate(base, {**short, "engine.watermark": 0.0, "engine.max_num_seqs": 256}), 0)
+    for number in range(len(race.parts.rounds)):
+        race._enter([trial], number)
+    assert race._plainer(trial).candidate.settings == short
 
 
 def test_the_seeds_that_are_held_out_are_no_seeds_of_the_search(base: Scenario) -> None:
@@ -166,7 +179,7 @@ def test_the_file_decides_as_the_candidate_does(base: Scenario, settings: dict[s
 def test_the_interval_of_one_pair_holds_zero_for_equal_runs_and_the_difference_for_others(base: Scenario) -> None:
     own = run(base)
     other = run(make_candidate(base, {"engine.order": "weighted", "engine.input_token_s": 1.0}).scenario)
-    for metric in ("mean_ttft_ms", "p99_ttft_ms", "request_goodput"):
+    for metric in ("p99_ttft_ms", "request_goodput"):
         same = held_out([own], [own], metric).difference
         assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
         found = held_out([other], [own], metric)
@@ -180,6 +193,7 @@ def test_the_interval_of_one_pair_holds_zero_for_equal_runs_and_the_difference_f
     assert np.isnan(held_out([other], [own], "output_throughput").difference.low)
 
 
+@pytest.mark.long
 def test_children_stay_near_their_parents(base: Scenario) -> None:
     from scenarios.assembly.workloads import build_workload
 
@@ -214,3 +228,23 @@ def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:
     text = scheduler_text(found)
     for key, value in {**found, "late_after_s": 1.0, "late_token_s": 0.5, "priority_s": 0.0}.items():
         assert f'"{key}": {value!r},' in text
+
+
+def test_another_end_of_the_run_is_no_difference_in_goodput() -> None:
+    idle = load(OVERLOAD | {"workload": workload(60, 0.5)})
+    own, other = run(idle), run(make_candidate(idle, {"engine.max_num_batched_tokens": 256}).scenario)
+    assert own.summary["slo_attainment"] == other.summary["slo_attainment"] == 1.0
+    assert own.summary["duration"] != other.summary["duration"]
+    found = held_out([other], [own], "request_goodput").difference
+    assert found.mean != 0.0
+    assert found.low <= 0.0 <= found.high
+
+
+def test_the_bound_holds_for_a_policy_that_turns_requests_away(base: Scenario) -> None:
+    own = run(base)
+    sheds = run(make_candidate(base, {"engine.max_num_queued_reqs": 8, "engine.max_num_batched_tokens": 4096}).scenario)
+    assert sheds.summary["rejected"] > 0
+    found = held_out([sheds], [own], "request_goodput")
+    assert found.bound is not None
+    assert found.bound >= sheds.summary["request_goodput"]
+    assert held_out([sheds], [own], "mean_ttft_ms").bound is None

@@ -74,7 +74,13 @@ CASES = [
         "  --trust-remote-code \\\n  --tensor-parallel-size 2 \\\n  --enable_expert_parallel \\\n"
         "  --gpu-memory-utilization 0.95 \\\n  --max-num-seqs 8 \\\n  --kv-cache-dtype turboquant_k8v4 \\\n"
         "  --max-model-len 130k",
-        refused="the model lukealonso/MiniMax-M2.7-NVFP4 is not known",
+        gpu="rtx-pro-6000",
+        expected={
+            "model": {"base": "minimax-m2", "dtype_bytes": 0.5625, "matmul_dtype": "nvfp4"},
+            "hardware.enable_expert_parallel": True,
+            "engine.max_num_seqs": 8,
+        },
+        left=("--kv-cache-dtype turboquant_k8v4", "--max-model-len 130k"),
     ),
     Case(
         "production stack, vLLM v1",

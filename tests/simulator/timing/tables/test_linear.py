@@ -8,11 +8,14 @@ import pytest
 from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
-from simulator.hardware.models import Model, custom_model
+from simulator.hardware.models import Model, custom_model, find_model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
+from simulator.timing.profile.counts import prompt_counts
+from simulator.timing.profile.step import PrefillTable
 from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
+from simulator.timing.tables.attention import find_table, prompt_us
 from simulator.timing.tables.latent import find_latent
 from simulator.timing.tables.linear import find_linear, linear_attention
 
@@ -23,6 +26,7 @@ HYBRID = custom_model({
     "attention_gate": True, "linear_layers": 45, "linear_key_heads": 16, "linear_value_heads": 64,
 })  # fmt: skip
 """Qwen3.5-397B-A17B, in bf16."""
+NEMOTRON = find_model("nemotron-nano-9b-v2")
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +34,8 @@ def tables() -> Tables:
     return read_tables(shipped_tables()["b200-sglang-0.5"])
 
 
-def step_s(tables: Tables, model: Model, shape: StepShape) -> float:
-    return ProfileCost(compose(tables, model, B200, 8), Options(host_s=0.0)).step_s(shape)
+def step_s(tables: Tables, model: Model, shape: StepShape, ranks: int = 8) -> float:
+    return ProfileCost(compose(tables, model, B200, ranks), Options(host_s=0.0)).step_s(shape)
 
 
 def test_parameters_and_cache_of_a_hybrid_model() -> None:
@@ -60,6 +64,48 @@ def test_a_step_holds_it(tables: Tables) -> None:
     short, long = StepShape(64, 64 * 128), StepShape(64, 64 * 65536)
     grows = [step_s(tables, model, long) - step_s(tables, model, short) for model in (HYBRID, plain)]
     assert grows[0] == pytest.approx(grows[1] / 4, rel=0.05)  # a quarter of the layers reads the context
+
+
+@pytest.mark.parametrize(("model", "ranks"), [(HYBRID, 8), (NEMOTRON, 1), (NEMOTRON, 8)])
+def test_a_prompt_takes_what_its_kinds_of_layers_take(tables: Tables, model: Model, ranks: int) -> None:
+    """A mean layer: attention in the layers that have it, and the states of the others."""
+    profile = compose(tables, model, B200, ranks)
+    table = find_table(tables.prompt, model.head_dim, "bf16", 0, "")
+    attention = np.exp(prompt_us(table, (model.heads // ranks, model.local_kv_heads(ranks))).log_us)
+    for place in (7, 11, 13):
+        tokens = table.axes[1].values[place]
+        one = np.array([1.0])
+        states = linear_attention(tables, model, ranks, one, one, np.array([tokens]))[1][0]
+        expected = (model.attention_layers * attention[0, place] + model.state_layers * states) / model.layers
+        assert isinstance(profile.attention.prompt, PrefillTable)
+        length = int(tokens)
+        counts = prompt_counts(1, length, length * (length + 1) / 2, length)
+        found = profile.attention.prompt.lookup.us_of_count(1, tokens, counts)
+        assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_mamba_2_is_as_long_as_a_gated_delta_net_of_as_many_state_values(tables: Tables) -> None:
+    one, many = np.array([1.0]), np.array([64.0, 1024.0])
+    narrow = replace(HYBRID, linear_layers=0, layer_types="M*", linear_value_head_dim=64, state_dtype_bytes=4)
+    plain = linear_attention(tables, replace(HYBRID, linear_value_heads=32), 1, many, one, one)[0]
+    decode, _, (part,) = linear_attention(tables, narrow, 1, many, one, one)
+    np.testing.assert_allclose(decode, plain)  # 64 heads of 64 x 128 are 32 of 128 x 128
+    halved = linear_attention(tables, replace(narrow, state_dtype_bytes=2), 1, many, one, one)[0]
+    assert halved[1] == pytest.approx(decode[1] / 2, rel=0.1)
+    assert part.how == "estimated"
+
+
+def test_nemotron_has_one_mixer_or_feed_forward_a_layer(tables: Tables) -> None:
+    shape = StepShape(64, 64 * 2000)
+    for ranks in (1, 8):
+        tabled, formula = (
+            step_s(tables, NEMOTRON, shape, ranks),
+            Roofline(NEMOTRON, B200, ranks, host_s=0.0).step_s(shape),
+        )
+        assert tabled == pytest.approx(formula, rel=0.2)
+    assert refusal(compose(tables, NEMOTRON, B200, 1), NEMOTRON, B200, 1) is None
+    other = replace(NEMOTRON, linear_value_head_dim=64)
+    assert "linear_value_head_dim 64" in str(refusal(compose(tables, NEMOTRON, B200, 1), other, B200, 1))
 
 
 def test_a_roofline_counts_states_and_fewer_caches() -> None:

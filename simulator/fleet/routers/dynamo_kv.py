@@ -1,0 +1,160 @@
+"""NVIDIA Dynamo's KV router: the blocks to prefill plus the blocks in use, at the least.
+
+The rule is that of ai-dynamo 1.6.1 (`KvRouterConfig` in dynamo/_core.pyi names the parameters). Recorded decisions of
+its `SelectionService` are the test: the prompt tokens and blocks that it counts for each worker, and the worker that it
+takes. Of the workers it knows what it has sent there itself: a request's prompt tokens that were not cached, from the
+choice to its first token; its full blocks, to its end, where blocks of equal content count once. What a worker has
+cached it learns from events (`knowledge: exact`, its default; here they come at once), or it takes what it sent in the
+last `ttl_s` seconds to be there (`approximate`, its --no-router-kv-events).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from math import exp
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Ge, Gt, Le, Unit, doc
+
+from simulator.fleet.draws import Draws
+from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.routers.prefix_affinity import BlockSize, Knowledge
+from simulator.parameters import Factor, check_parameters
+
+if TYPE_CHECKING:
+    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
+    from simulator.request import ArrivingRequest
+
+_ALL = 10**9  # no number of blocks is too many to remember for `ttl_s`
+
+
+class Booked:
+    """Requests that were sent to one replica: those that have not ended, and those without a first token."""
+
+    def __init__(self) -> None:
+        self.blocks: Counter[Hashable] = Counter()
+        self.requests = 0
+        self.prefill_tokens = 0
+
+    def with_blocks(self, keys: list[Hashable]) -> int:
+        """Different blocks in use, with these."""
+        return len(self.blocks) + sum([key not in self.blocks for key in keys])
+
+    def end(self, keys: list[Hashable]) -> None:
+        """A request with these blocks has ended."""
+        self.requests -= 1
+        for key in keys:
+            self.blocks[key] -= 1
+            if not self.blocks[key]:
+                del self.blocks[key]
+
+
+@dataclass(slots=True)
+class DynamoKv:
+    """Give a request to the replica of least cost; of equals to one at random.
+
+    cost = prefill_load_scale x max(0, prompt tokens to compute there, with this request's - overlap_score_credit x its
+    tokens cached there) / block_size + the different blocks of unfinished requests there, with this one's +
+    decode_active_request_weight x unfinished requests. With a `temperature` above 0 a replica is drawn, with the weight
+    exp(-cost / (largest - smallest cost) / temperature).
+    """
+
+    hears_ends: ClassVar = True
+    hears_first_tokens: ClassVar = True
+
+    knowledge: Knowledge = "exact"
+    overlap_score_credit: Annotated[Factor, doc("weight of what is cached against what is to be computed")] = 1.0
+    prefill_load_scale: Annotated[Factor, doc("weight of blocks to prefill against blocks in use")] = 1.0
+    decode_active_request_weight: Annotated[Factor, Unit("blocks"), doc("added for each unfinished request")] = 0.0
+    temperature: Annotated[float, Ge(0), Le(1e6), doc("how far the choice is left to chance; 0: not at all")] = 0.0
+    ttl_s: Annotated[
+        float, Gt(0), Le(1e9), Unit("s"), doc("approximate: the router takes a block to be cached for so long")
+    ] = 120.0
+    block_size: BlockSize = 16
+    _table: PromptTable = field(init=False, repr=False)
+    _booked: dict[int, Booked] = field(init=False, repr=False, default_factory=dict)
+    _sent: dict[int, tuple[Booked, list[Hashable], int]] = field(init=False, repr=False, default_factory=dict)
+    _draws: Draws = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        self._table = PromptTable(self.block_size, _ALL)
+
+    @property
+    def reads_caches(self) -> bool:
+        """Only exact knowledge asks the caches."""
+        return self.knowledge == "exact"
+
+    def start(self, draws: Draws) -> None:
+        """The random numbers of the run."""
+        self._draws = draws
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        keys = self._table.keys(request)
+        cached = self._cached(request, keys, replicas)
+        costs = [self.cost(request, keys, load.index, cached[load.index]) for load in replicas]
+        chosen = replicas[self._draw(costs)]
+        self.book(request, keys, chosen.index, cached[chosen.index])
+        return chosen
+
+    def _cached(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> dict[int, int]:
+        """The blocks of the prompt that each replica has cached, as far as the router knows."""
+        if self.knowledge == "exact":
+            return {load.index: load.cached_tokens(request) // self.block_size for load in replicas}
+        self._table.forget(request.arrival_s - self.ttl_s)
+        known = self._table.shares(keys)
+        return {load.index: known.get(load.index, 0) for load in replicas}
+
+    def cost(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> float:
+        """What it costs to send a request with these blocks to a replica."""
+        booked = self._of(number)
+        tokens = booked.prefill_tokens + request.input_tokens
+        tokens_left = max(0.0, tokens - self.overlap_score_credit * cached_blocks * self.block_size)
+        cost = self.prefill_load_scale * tokens_left / self.block_size + booked.with_blocks(keys)
+        return cost + self.decode_active_request_weight * booked.requests
+
+    def _draw(self, costs: list[float]) -> int:
+        """The place of the replica that is taken."""
+        least, most = min(costs), max(costs)
+        if not self.temperature or least == most:
+            equals = [place for place, cost in enumerate(costs) if cost == least]
+            return equals[self._draws.below(len(equals))] if len(equals) > 1 else equals[0]
+        weights = [exp((least - cost) / (most - least) / self.temperature) for cost in costs]
+        left = self._draws.uniform() * sum(weights)
+        for place, weight in enumerate(weights):
+            left -= weight
+            if left < 0:
+                return place
+        return costs.index(least)
+
+    def book(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> None:
+        """A request with these blocks goes to a replica."""
+        booked = self._of(number)
+        tokens = max(0, request.input_tokens - cached_blocks * self.block_size)
+        booked.requests += 1
+        booked.prefill_tokens += tokens
+        booked.blocks.update(keys)
+        self._sent[request.row] = booked, keys, tokens
+        if self.knowledge == "approximate":
+            self._table.add(keys, number, request.arrival_s)
+
+    def began(self, row: int) -> None:
+        """A request has its first token."""
+        if row in self._sent:
+            booked, keys, tokens = self._sent[row]
+            booked.prefill_tokens -= tokens
+            self._sent[row] = booked, keys, 0
+
+    def ended(self, row: int) -> None:
+        """A request has ended, perhaps without a first token."""
+        self.began(row)
+        if row in self._sent:
+            booked, keys, _ = self._sent.pop(row)
+            booked.end(keys)
+
+    def _of(self, number: int) -> Booked:
+        """What was sent to a replica."""
+        return self._booked.setdefault(number, Booked())

@@ -1,0 +1,82 @@
+"""Ray Serve's prefix-aware router for LLMs: where a prompt's beginning went before, while queues are about equal.
+
+After `PrefixCacheAffinityRouter` of Ray 2.50.1 (ray/llm/_internal/serve/request_router/prefix_aware/
+prefix_aware_router.py), with its thresholds. Its prefix tree is in characters and, by default, forgets nothing; here it
+is in blocks of tokens. Where it does not decide, Ray takes the shorter queue of two replicas drawn at random
+(ray/serve/_private/request_router/pow_2_router.py), as it does of several that the tree names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Le, Unit, doc
+
+from simulator.fleet.draws import Draws
+from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.routers.least_loaded import unfinished
+from simulator.fleet.routers.prefix_affinity import BlockSize, MaxBlocks, busiest
+from simulator.parameters import CountOrZero, check_parameters
+
+if TYPE_CHECKING:
+    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
+    from simulator.request import ArrivingRequest
+
+
+@dataclass(slots=True)
+class RayPrefixAware:
+    """Give a request to the replica that has seen most of its prompt, while loads are about equal.
+
+    If no replica has seen `match_rate_threshold` of it, it goes to one of those that have seen the least text so far.
+    Loads are unequal if the most and the fewest unfinished requests differ by more than `imbalanced_threshold`: then
+    the request goes to the less loaded of two replicas drawn at random. Of several that are named it is the one with
+    the fewest unfinished requests, then the first.
+    """
+
+    imbalanced_threshold: Annotated[
+        CountOrZero, Unit("requests"), doc("largest difference of loads that the router accepts")
+    ] = 10
+    match_rate_threshold: Annotated[
+        float, Ge(0), Le(1), doc("share of the prompt that a replica must have seen, so that the router prefers it")
+    ] = 0.1
+    block_size: BlockSize = 16
+    max_blocks: MaxBlocks = 1_000_000
+    _table: PromptTable = field(init=False, repr=False)
+    _draws: Draws = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        self._table = PromptTable(self.block_size, self.max_blocks)
+
+    def start(self, draws: Draws) -> None:
+        """The random numbers of the run."""
+        self._draws = draws
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        keys = self._table.keys(request)
+        named = self.named(request, keys, replicas)
+        if not named:
+            named = [replicas[place] for place in self._draws.several(2, len(replicas))]
+        chosen = min(named, key=unfinished)
+        self._table.add(keys, chosen.index)
+        return chosen
+
+    def named(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> list[ReplicaLoad]:
+        """The replicas that the memory of prompts names for a request with these blocks."""
+        fewest, most = replicas.least(unfinished).num_unfinished, replicas.least(busiest).num_unfinished
+        if most - fewest > self.imbalanced_threshold:
+            return []
+        depth, numbers = self._table.longest(keys)
+        if depth * self.block_size < self.match_rate_threshold * request.input_tokens:
+            return self._smallest(replicas)
+        known = [replicas.by_number[number] for number in numbers if number in replicas.by_number]
+        return known if depth else list(replicas)
+
+    def _smallest(self, replicas: Replicas) -> list[ReplicaLoad]:
+        """The replicas of which the router remembers the fewest blocks."""
+        sizes = [self._table.size(load.index) for load in replicas]
+        least = min(sizes)
+        return [load for load, size in zip(replicas, sizes, strict=True) if size == least]

@@ -1,0 +1,174 @@
+"""Routers as others deploy them: against decisions of their own code where it runs here, else by their rule."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import scenarios
+from simulator.fleet.draws import Draws
+from simulator.fleet.replicas import Replicas
+from simulator.fleet.routers import load_router
+from simulator.fleet.routers.dynamo_kv import DynamoKv
+from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
+from simulator.request import ArrivingRequest, PromptContent
+from tests.scenarios.runs.test_runner import small
+
+RECORDED = Path(__file__).parents[2] / "data" / "routers"
+
+
+def recorded(name: str) -> Any:
+    return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def asking(row: int, tokens: tuple[int, ...]) -> ArrivingRequest:
+    content = PromptContent(prompt_token_ids=tokens)
+    at_s = 0.001 * row
+    return ArrivingRequest(row, str(row), at_s, len(tokens), 9, 0, "", None, None, None, content, None, None, ())
+
+
+def fleet(*loads: int, **others: Any) -> Replicas:
+    """Replicas with so many unfinished requests."""
+    made = [SimpleNamespace(index=index, num_unfinished=load, num_waiting=load) for index, load in enumerate(loads)]
+    for name, values in others.items():
+        for load, value in zip(made, values, strict=True):
+            setattr(load, name, value)
+    return Replicas(cast("Any", made))
+
+
+def text(kind: int, shared: int, row: int, own: int) -> tuple[int, ...]:
+    """A prompt that begins with a text's first tokens, and goes on with its own."""
+    return (*range(1000 * kind, 1000 * kind + shared), *range(10**5 + 1000 * row, 10**5 + 1000 * row + own))
+
+
+@pytest.mark.parametrize("run", [0, 1])
+def test_dynamo_counts_and_chooses_as_recorded(run: int) -> None:
+    router = load_router("dynamo_kv", {"knowledge": "approximate"})
+    assert isinstance(router, DynamoKv)
+    equals = 0
+    for what, row, *seen in recorded("dynamo_kv")["runs"][run]:
+        if what == "prefilled":
+            router.began(row)
+        elif what == "ended":
+            router.ended(row)
+        else:
+            kind, shared, own, taken, counted, cached = seen
+            request = asking(row, text(kind, shared, row, own))
+            keys = router._table.keys(request)
+            known = router._cached(request, keys, fleet(0, 0, 0, 0))
+            assert list(known.values()) == cached
+            booked = [router._of(number) for number in range(4)]
+            tokens = [each.prefill_tokens + request.input_tokens - 16 * known[n] for n, each in enumerate(booked)]
+            assert [[had, each.with_blocks(keys)] for had, each in zip(tokens, booked, strict=True)] == counted
+            costs = [router.cost(request, keys, number, known[number]) for number in range(4)]
+            assert costs == [tokens / 16 + blocks for tokens, blocks in counted]
+            assert costs[taken] == min(costs)
+            equals += costs.count(min(costs)) > 1
+            router.book(request, keys, taken, known[taken])
+    assert equals < 10, "most choices are no matter of chance"
+
+
+@pytest.mark.parametrize(("temperature", "drawn"), [(0.5, (323, 1004, 2673)), (1.0, (738, 1238, 2024))])
+def test_dynamo_draws_by_temperature_as_often_as_recorded(temperature: float, drawn: tuple[int, ...]) -> None:
+    """4,000 choices of its own between workers that cost 60, 40 and 20 blocks."""
+    router = load_router("dynamo_kv", {"temperature": temperature})
+    assert isinstance(router, DynamoKv)
+    times = Counter(router._draw([60.0, 40.0, 20.0]) for _ in range(4000))
+    assert [times[place] for place in range(3)] == pytest.approx(drawn, abs=130)  # three standard deviations of each
+
+
+def test_dynamo_draws_among_equals() -> None:
+    router = load_router("dynamo_kv")
+    assert isinstance(router, DynamoKv)
+    assert {router._draw([2.0, 1.0, 1.0]) for _ in range(50)} == {1, 2}
+
+
+def test_what_dynamo_takes_to_be_cached_is_forgotten_in_time() -> None:
+    router = load_router("dynamo_kv", {"knowledge": "approximate", "ttl_s": 10.0})
+    assert isinstance(router, DynamoKv)
+    replicas, prompt = fleet(0, 0), text(1, 64, 0, 1)
+    first = router.choose(asking(0, prompt), replicas)
+    router.ended(0)
+    found = []
+    for row, now_s in ((1, 9.0), (2, 18.0), (3, 28.5)):
+        request = asking(row, prompt)._replace(arrival_s=now_s)
+        found.append(router._cached(request, router._table.keys(request), replicas)[first.index])
+        if row == 1:
+            router.book(request, router._table.keys(request), first.index, 4)  # used again: kept until 19 s
+    assert found == [4, 4, 0]
+
+
+def test_ray_names_the_replicas_that_its_own_code_names() -> None:
+    router = load_router("ray_prefix_aware", {"block_size": 1})
+    assert isinstance(router, RayPrefixAware)
+    for row, (kind, shared, own, unfinished, named, taken) in enumerate(recorded("ray_prefix_aware")["choices"]):
+        request = asking(row, text(kind, shared, row, own))
+        keys = router._table.keys(request)
+        replicas = fleet(*unfinished)
+        assert [load.index for load in router.named(request, keys, replicas)] == named
+        if named:
+            assert router.choose(request, replicas).index == taken
+        else:
+            router._table.add(keys, taken)
+
+
+def test_prefix_hash_bounds_the_load_of_a_popular_prefix() -> None:
+    router = load_router("prefix_hash", {"prefix_tokens": 16, "load_factor": 1.25})
+    prompt = text(1, 64, 0, 1)
+    home = router.choose(asking(0, prompt), fleet(0, 0, 0, 0)).index
+    loads = [0] * 4
+    for row in range(40):
+        chosen = router.choose(asking(row, prompt), fleet(*loads)).index
+        most = -(-1.25 * (sum(loads) + 1) // 4)
+        assert (chosen == home) == (loads[home] < most)
+        loads[chosen] += 1
+        assert loads[chosen] <= most
+    others = {router.choose(asking(row, text(2 + row, 64, row, 1)), fleet(0, 0, 0, 0)).index for row in range(40)}
+    assert others == {0, 1, 2, 3}
+
+
+def test_llm_d_adds_up_its_scores() -> None:
+    """Replica 0 has the prompt and the longest queue: 3 + 0 + 2 x 0.5; replica 1 is idle: 0 + 2 + 2 x 0.9."""
+    router = load_router("llm_d")
+    prompt = text(1, 64, 0, 1)
+    busy = fleet(0, 1, kv_utilization=(0.0, 0.9))
+    assert router.choose(asking(0, prompt), busy).index == 0
+    unequal = fleet(4, 0, kv_utilization=(0.5, 0.4))
+    assert router.choose(asking(1, prompt), unequal).index == 0  # 3 + 0 + 1 = 4 against 0 + 2 + 1.2
+    assert router.choose(asking(2, text(2, 64, 2, 1)), unequal).index == 1  # 0 + 0 + 1 against 0 + 2 + 1.2
+
+
+@pytest.mark.parametrize("name", ["dynamo_kv", "llm_d", "prefix_hash", "ray_prefix_aware"])
+def test_no_request_is_lost_or_served_twice(name: str) -> None:
+    scenario = small(replicas=3, router=name, engine__enable_prefix_caching=True)
+    result = scenarios.run(scenario)
+    rows = result.records.requests.row.tolist()
+    assert sorted(rows) == list(range(len(rows)))
+    assert result.summary["completed"] == len(rows)
+    assert set(result.records.requests.replica.tolist()) == {0, 1, 2}
+    assert scenarios.run(scenario, fast_forward=False).summary == result.summary
+
+
+def test_dynamo_hears_of_every_first_token_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[DynamoKv] = []
+    started = DynamoKv.start
+
+    def start(self: DynamoKv, draws: Draws) -> None:
+        made.append(self)
+        started(self, draws)
+
+    monkeypatch.setattr(DynamoKv, "start", start)
+    scenarios.run(small(replicas=3, router={"kind": "dynamo_kv", "knowledge": "approximate"}, engine__max_num_seqs=2))
+    (router,) = [each for each in made if each._booked]  # a scenario is looked at before it runs
+    assert len(router._booked) == 3
+    assert not router._sent
+    assert all(not each.blocks and not each.requests and not each.prefill_tokens for each in router._booked.values())
+
+
+def test_random_numbers_are_uniform() -> None:
+    draws = Draws(np.random.Generator(np.random.PCG64(1)))
+    assert np.mean([draws.uniform() for _ in range(1000)]) == pytest.approx(0.5, abs=0.03)
