@@ -58,7 +58,6 @@ def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str 
             return "they do not go with hardware.kv_offload.tiers yet"
     found = {
         "speculative_config": engine.speculative_config is not None,
-        "max_loras": engine.parameter("max_loras") is not None,
         "prefill_schedule_interval": (engine.parameter("prefill_schedule_interval") or 1) > 1,
     }
     return next((f"they do not go with engine.{key} yet" for key, is_given in found.items() if is_given), None)

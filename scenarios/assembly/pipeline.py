@@ -3,6 +3,8 @@
 `hardware.pipeline_parallel` is vLLM's --pipeline-parallel-size.
 """
 
+from dataclasses import replace
+
 from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.scenario import Scenario
@@ -12,7 +14,9 @@ from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
 from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
 from simulator.policies.parts.vllm_server import NEWEST_VERSION
+from simulator.timing.added import WithAddition
 from simulator.timing.cost import CostModel
+from simulator.timing.lora import Loras
 from simulator.timing.pipeline_cost import PipelineCost, cost_of_stage
 from simulator.timing.roofline_cost import ACTIVATION_BYTES, LINK_EFFICIENCY
 
@@ -35,7 +39,6 @@ def check_pipeline(scenario: Scenario) -> None:
     without = {
         "engine.speculative_config": (drafts_of(scenario) is not None, "drafts"),
         "engine.prefill_schedule_interval": (interval > 1, "a cadence of prompts"),
-        "engine.max_loras": (engine.parameter("max_loras") is not None, "adapters"),
         "hardware.kv_offload": (hardware.kv_offload is not None, "KV on a host"),
         "hardware.enable_expert_parallel": (hardware.enable_expert_parallel, "shared experts"),
         "hardware.swap_space_gib": (hardware.swap_space_gib > 0, "swapped blocks"),
@@ -52,8 +55,8 @@ def check_pipeline(scenario: Scenario) -> None:
         raise scenario.error(_KEY, error.message, error.hint) from None
 
 
-def build_pipeline(scenario: Scenario, cost: CostModel) -> PipelineCost | None:
-    """Build the pipeline of a scenario that was checked; None with one stage.
+def build_pipeline(scenario: Scenario, cost: CostModel, adapters: Loras | None) -> PipelineCost | None:
+    """Build the pipeline of a scenario that was checked; None with one stage. Each has its layers' part of `adapters`.
 
     Each token sends two rows of the model's width in 16 bits; with tensor parallelism each GPU sends its part
     (vllm/distributed/parallel_state.py:1083).
@@ -64,8 +67,11 @@ def build_pipeline(scenario: Scenario, cost: CostModel) -> PipelineCost | None:
     link = hardware.pipeline_link or PipelineLink()
     gb_s = link.bandwidth_gb_s or LINK_EFFICIENCY * scenario.resolve_gpu().link_gb_s
     sent = _SENT * ACTIVATION_BYTES * model.hidden / hardware.tensor_parallel
-    stages = stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition)
-    return PipelineCost(tuple(cost_of_stage(cost, stage) for stage in stages), link.latency_s, sent / (gb_s * 1e9))
+    stages: list[CostModel] = []
+    for stage in stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition):
+        own = cost_of_stage(cost, stage)
+        stages.append(own if adapters is None else WithAddition(own, replace(adapters, model=stage.model)))
+    return PipelineCost(tuple(stages), link.latency_s, sent / (gb_s * 1e9))
 
 
 def pipeline_cache(scenario: Scenario, settings: MemorySettings) -> KVCache:

@@ -78,11 +78,11 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
         make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)
     speculation = build_speculation(scenario)
-    pipeline = build_pipeline(scenario, cost)
+    drafter, adapters = build_drafter(scenario), build_adapters(scenario)
+    pipeline = build_pipeline(scenario, cost, adapters)
     connector = build_offloading(scenario, kv)
     if connector is not None and groups is None:
         make_blocks = make_blocks_by_id = connected_blocks(scenario.engine.block_size)
-    drafter, adapters = build_drafter(scenario), build_adapters(scenario)
     if drafter is not None:
         cost = WithDrafter(cost, drafter)
         group_cost = None if group_cost is None else WithDrafters(group_cost, drafter)

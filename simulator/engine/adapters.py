@@ -126,6 +126,11 @@ class Adapters:
             del self.running[lora]
             self._slots[lora] = self._slots.pop(lora)  # used last
 
+    def preempted(self, live: RequestState, now_s: float) -> None:
+        """A request has gone from the batch back to the queue."""
+        self.left(live)
+        self.waits(live, now_s)
+
     def counted(self, shape: StepShape, prefill: Sequence[ScheduledChunk]) -> StepShape:
         """The shape of the next step, which computes these chunks, with its adapters."""
         if not self.running and not self._loaded:
@@ -135,10 +140,14 @@ class Adapters:
             if live.lora is not None:
                 tokens += n
                 decodes -= 1
-        loaded, self._loaded = self._loaded, 0
         if shape.decode_seqs:
             tokens += min(decodes, shape.decode_seqs)
-        return shape._replace(loras=len(self.running), lora_tokens=tokens, loaded_loras=loaded)
+        return self.with_tokens(shape, len(self.running), tokens)
+
+    def with_tokens(self, shape: StepShape, loras: int, tokens: int) -> StepShape:
+        """The shape of the next step, in which so many adapters compute so many tokens."""
+        loaded, self._loaded = self._loaded, 0
+        return shape._replace(loras=loras, lora_tokens=tokens, loaded_loras=loaded)
 
 
 def full_time_s(full: tuple[float, float], until_s: float) -> float:

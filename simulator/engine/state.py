@@ -160,8 +160,7 @@ class ReplicaState:
             self.batch.leave(live)
         del self.running[live]
         if self.adapters is not None:
-            self.adapters.left(live)
-            self.adapters.waits(live, now_s)
+            self.adapters.preempted(live, now_s)
         if lost:
             live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
@@ -360,8 +359,7 @@ class ReplicaState:
         live.admission = self.num_admitted
         self.running[live] = None
         if self.adapters is not None and not self.adapters.entered(live):
-            adapters = self.adapters
-            raise self.broken(f"uses {len(adapters.running)} adapters; max_loras is {adapters.max_loras}")
+            raise self.broken(f"uses {len(self.adapters.running)} adapters; max_loras is {self.adapters.max_loras}")
         if len(self.running) + len(self.held) > self._max_num_seqs:
             self._check_slots()
 

@@ -88,12 +88,8 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        others = (group.speculation, group.make_executor, group.connector, group.pipeline)
-        has_more = state.adapters is not None or state.traits.encodes_images
-        if has_more and (group.role != "both" or group.has_kv_groups or any(other is not None for other in others)):
-            what = f"the group {group.name} serves adapters or images"
-            what += ": drafts, KV groups or a connector, stages, a device or another group for a part know none yet"
-            raise InputError(what, hint="leave max_loras and max_image_embeddings out, or the other")
+        if state.adapters is not None or state.traits.encodes_images:
+            _check_more(group, encodes_images=state.traits.encodes_images)
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -198,6 +194,20 @@ def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
         config = config.in_ranks()
     make = AheadReplica if takes_ahead else SpeculativeReplica
     return make(of.speculation._replace(config=config), parts)
+
+
+def _check_more(group: ReplicaGroup, *, encodes_images: bool) -> None:
+    """Raise InputError for what adapters and images are not put together with."""
+    others = {
+        "drafts": encodes_images and group.speculation is not None,
+        "a pipeline": encodes_images and group.pipeline is not None,
+        "layers that keep different things": encodes_images and group.has_kv_groups,
+        "a connector": group.connector is not None,
+        "a device": group.make_executor is not None,
+        "prefill and decode apart": group.role != "both",
+    }
+    part, key = ("an encoder of images", "max_image_embeddings") if encodes_images else ("LoRA", "max_loras")
+    _check_alone(group, part, others, f"no engine.{key}")
 
 
 def _check_pipeline(group: ReplicaGroup) -> None:

@@ -90,7 +90,10 @@ def stage_memories(of: MemorySettings, stages: int, partition: Sequence[int] | N
         replace(
             of,
             model=stage.model,
-            drafter_weight_bytes=round(stage.table_parameters / of.tensor_parallel * of.model.embedding_bytes),
+            drafter_weight_bytes=round(
+                stage.share * of.drafter_weight_bytes  # adapters
+                + stage.table_parameters / of.tensor_parallel * of.model.embedding_bytes
+            ),
         )
         for stage in stages_of(of.model, stages, partition)
     ]

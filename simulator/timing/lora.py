@@ -34,9 +34,10 @@ class Projection(NamedTuple):
 
 def projections(model: Model, tensor_parallel: int) -> tuple[Projection, ...]:
     """The products of a layer that adapters change. InputError for a model whose attention has no heads of its own."""
-    if model.kv_lora_rank:
-        what = f"adapters of {model.name} are not priced: multi-head latent attention has other projections"
-        raise InputError(what, hint="cost: {kind: linear, ...}")
+    other = "multi-head latent attention" if model.kv_lora_rank else "a layer with a state" if model.has_states else ""
+    if other:
+        what = f"adapters of {model.name} are not priced: {other} has other projections"
+        raise InputError(what, hint="another model; adapters are priced for heads of attention and a feed-forward")
     queries = model.heads * model.head_dim // tensor_parallel
     keys = model.local_kv_heads(tensor_parallel) * model.head_dim
     attention = (Projection(model.hidden, queries + 2 * keys, 3), Projection(queries, model.hidden, 1))

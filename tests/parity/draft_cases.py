@@ -18,7 +18,10 @@ from tests.parity.cases import Case
 from tests.shared_data import shared
 
 FILE = Path(__file__).with_name("data") / "recorded_drafts.jsonl.gz"
-TOGETHER = ("spec_cadence", "spec_cadence_async", "spec_passed", "spec_dp", "spec_slots", "spec_longest")
+TOGETHER = (
+    "spec_cadence", "spec_cadence_async", "spec_passed", "spec_dp", "spec_slots", "spec_longest", "spec_lora",
+    "spec_lora_async",
+)  # fmt: skip
 COLUMNS = (
     "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
     "spec", "padded", "computed", "emitted", "next_k", "skip_drafts", "held", "dummy", "aborted", "t_end",
@@ -52,6 +55,8 @@ def draw(kind: str, seed: int) -> Case:
         _with_few_slots(case, rng)
     elif kind == "spec_longest":
         _with_long_prompts(case, rng)
+    elif kind.startswith("spec_lora"):
+        _with_adapters(case, rng)
     else:
         case["config"]["prefill_schedule_interval"] = rng.choice([2, 3, 4, 8] if kind != "spec_dp" else [1, 1, 2, 4])
         spread = rng.choice([1, 3, 8])
@@ -96,6 +101,15 @@ def _with_short_prompts(case: Case, rng: random.Random) -> None:
         request.pop("output_token_ids", None)
         if rng.random() < 0.7:
             request["prompt_len"] = rng.randint(2, drafts + 1)
+
+
+def _with_adapters(case: Case, rng: random.Random) -> None:
+    """Requests that ask for adapters, of which a batch may use few."""
+    adapters = rng.choice([2, 3, 5, 8])
+    weights = [1 / (rank + 1) for rank in range(adapters)]
+    case["config"]["max_loras"] = rng.choice([1, 1, 2, 3])
+    for request in case["requests"]:
+        request["lora"] = 0 if rng.random() < 0.2 else rng.choices(range(1, adapters + 1), weights)[0]
 
 
 def _with_long_prompts(case: Case, rng: random.Random) -> None:

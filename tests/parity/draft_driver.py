@@ -89,6 +89,26 @@ def in_ranks(drive: Any, core: Any, case: dict[str, Any]) -> Iterator[dict[str, 
         yield {"ranks": done, "t_end": now}
 
 
+def with_adapters(drive: Any, case: dict[str, Any]) -> None:
+    """Let vLLM serve the case's adapters: its configuration has them before its scheduler is made, its requests too."""
+    most = case["config"].pop("max_loras")
+    asked = {str(request["id"]): request["lora"] for request in case["requests"]}
+    manager, request = drive.StructuredOutputManager, drive.Request
+    config_of = importlib.import_module("vllm.config").LoRAConfig
+    lora_of = importlib.import_module("vllm.lora.request").LoRARequest
+
+    def made(config: Any) -> Any:
+        config.lora_config = config_of(max_loras=most, max_cpu_loras=max(most, 64))
+        return manager(config)
+
+    def asks(*, request_id: str, **others: Any) -> Any:
+        k = asked[request_id]
+        own = lora_of(lora_name=f"a{k}", lora_int_id=k, lora_path=f"p{k}") if k else None
+        return request(request_id=request_id, lora_request=own, **others)
+
+    drive.StructuredOutputManager, drive.Request = made, asks
+
+
 def without_dynamic_drafts(drive: Any) -> None:
     """Let vLLM's own rule on drafts by batch size be applied, as the number of ranks is set behind its constructor."""
     make = drive.StructuredOutputManager
@@ -102,7 +122,7 @@ def without_dynamic_drafts(drive: Any) -> None:
 
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
-    drive = importlib.import_module("spec_decode")
+    drive: Any = importlib.import_module("spec_decode")
     generator = importlib.import_module("spec_decode_gen")
     core = importlib.import_module("vllm.v1.engine.core").DPEngineCoreProc
     without_dynamic_drafts(drive)
@@ -112,7 +132,14 @@ def main() -> None:
             if "dp" in case:
                 records = list(in_ranks(drive, core, case))
             else:
-                records = list(drive.run(case, max_steps=20_000))
+                plain = drive.StructuredOutputManager, drive.Request
+                given = json.loads(line)[0]
+                if "max_loras" in given["config"]:
+                    with_adapters(drive, given)
+                try:
+                    records = list(drive.run(given, max_steps=20_000))
+                finally:
+                    drive.StructuredOutputManager, drive.Request = plain
                 if case["kind"].startswith("abort"):
                     case = generator.place_aborts(seed, case, records)
                     records = list(drive.run(case, max_steps=20_000))

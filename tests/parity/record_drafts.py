@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.parity import draft_cases, live
 
 WANTED = {
-    "spec_cadence": 10, "spec_cadence_async": 5, "spec_passed": 4, "spec_dp": 8, "spec_slots": 4, "spec_longest": 6
+    "spec_cadence": 10, "spec_cadence_async": 5, "spec_passed": 4, "spec_dp": 8, "spec_slots": 4, "spec_longest": 6,
+    "spec_lora": 4, "spec_lora_async": 4,
 }  # fmt: skip
 MOST_SCHEDULED = 450  # entries of `scheduled` in all steps of a case: larger ones tell little more
 FIRST = {  # seeds of cases that tell a rule apart which few others do

@@ -1,13 +1,22 @@
 """LoRA as vLLM's own scheduler decided it once: ours is the same, and each rule is needed for it."""
 
+import gzip
+import json
+from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulator.errors import PolicyError
 from tests.parity.adapter_features import lora
 from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
 COLUMNS["lora"] = (*COLUMNS["cadence"], "adapters")
+COLUMNS["hybrid"] = COLUMNS["cadence"]
+OWN = Path(__file__).parent.parent / "data" / "adapter_rules.jsonl.gz"
 RULES = "simulator.policies.chunked_prefill.adapters"
 
 
@@ -43,3 +52,40 @@ def test_a_block_of_another_adapter_is_no_hit(monkeypatch: pytest.MonkeyPatch) -
     source_of("simulator.memory.block_keys")
     monkeypatch.setattr("simulator.memory.block_keys._of", lambda lora, name: name)
     assert is_noticed("lora")
+
+
+@cache
+def own_cases(kind: str) -> Sequence[dict[str, Any]]:
+    """Adapters on pipelines (`lora`) and beside KV groups (`hybrid`): small cases, as vLLM 0.33 decided them."""
+    with gzip.open(OWN, "rt") as lines:
+        return [item for item in map(json.loads, lines) if item["kind"] == kind]
+
+
+def is_decided_otherwise(kind: str) -> bool:
+    try:
+        return not all(same_steps(kind, item) for item in own_cases(kind))
+    except (AssertionError, LookupError, PolicyError):
+        return True
+
+
+@pytest.mark.parametrize(("kind", "cases"), [("lora", 3), ("hybrid", 3)])
+def test_adapters_beside_other_parts_are_decided_as_vllm_did(kind: str, cases: int) -> None:
+    assert len(own_cases(kind)) == cases
+    assert not is_decided_otherwise(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "old", "new"),
+    [
+        ("lora", "drafted", "waiting = servable(view, limits.max_loras, ())", "pass"),
+        ("lora", "drafted", "waiting = servable(view, limits.max_loras, ())", "waiting = list(waiting)[:1]"),
+        ("hybrid", "grouped", "next(servable(view, limits.max_loras, ()), None) if limits.max_loras else head", "head"),
+    ],
+)
+def test_each_rule_beside_other_parts_is_needed(
+    kind: str, step: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = broken(f"simulator.policies.chunked_prefill.{step}", old, new)
+    package = import_module("simulator.policies.chunked_prefill")
+    monkeypatch.setattr(package, f"{step}_step", getattr(made, f"{step}_step"))
+    assert is_decided_otherwise(kind)

@@ -1,12 +1,21 @@
 """Images as vLLM's own scheduler decided it once: ours is the same, and each rule is needed for it."""
 
+import gzip
+import json
+from collections.abc import Sequence
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulator.errors import PolicyError
+from tests.parity import features
 from tests.parity.image_features import encoder
 from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
+OWN = Path(__file__).parent.parent / "data" / "adapter_rules.jsonl.gz"
 COLUMNS["encoder"] = (*COLUMNS["cadence"], "encoded", "cache_free")
 CACHE = "simulator.policies.chunked_prefill.encoder"
 PLANS = "simulator.policies.chunked_prefill.images"
@@ -15,6 +24,67 @@ PLANS = "simulator.policies.chunked_prefill.images"
 def test_recorded_steps_are_decided_as_vllm_did() -> None:
     assert len(recorded("encoder")) == 60
     assert all(same_steps("encoder", item) for item in recorded("encoder")[::3])
+
+
+@cache
+def own_cases() -> Sequence[dict[str, Any]]:
+    """Small cases for rules that no recorded one tells, as vLLM 0.33 decided them."""
+    with gzip.open(OWN, "rt") as lines:
+        return [item for item in map(json.loads, lines) if item["kind"] == "encoder"]
+
+
+def own_same(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rules of which a case is decided otherwise, jumping over steps or not."""
+    wrong = []
+    for fast in (True, False):
+        monkeypatch.setitem(features.DECIDES, "encoder", partial(encoder, fast_forward=fast))
+        for item in own_cases():
+            try:
+                is_same = same_steps("encoder", item)
+            except (AssertionError, LookupError, PolicyError):
+                is_same = False
+            if not is_same:
+                wrong.append(item["rule"])
+    return wrong
+
+
+def test_own_cases_are_decided_as_vllm_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [item["rule"] for item in own_cases()]
+    assert rules == ["inside", "text", "between", "taken back", "stuck", "stuck with more", "queue", "repeat"]
+    assert own_same(monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "old", "new"),
+    [
+        (
+            "inside",
+            CACHE,
+            "computed <= image.offset and computed + tokens < image.end",
+            "computed + tokens < image.end",
+        ),
+        ("text", CACHE, "max(0, computed - image.offset)", "0"),
+        ("between", CACHE, "min(image.tokens, end - image.offset)", "image.tokens"),
+        ("taken back", CACHE, "taken_back = self.encoded.pop(", "taken_back = self.encoded.get("),
+        ("taken back", CACHE, "self.embeddings -= sum([", "sum(["),
+        ("stuck", CACHE, "            self.tried = True\n", ""),
+        ("stuck", PLANS, "holds=Holds.STEP if encoder.tried else goes_on(view, limits).holds", "holds=Holds.ARRIVAL"),
+        ("stuck with more", CACHE, "self.tried = note.tried", "self.tried = False"),
+        ("repeat", CACHE, "            self.cache.finds(request, number)\n\n", "            pass\n\n"),
+        ("queue", PLANS, "stays = encoder.tried or encoder.passed or", "stays ="),
+    ],
+)
+def test_each_rule_of_own_cases_is_needed(
+    rule: str, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = broken(module, old, new)
+    if module == PLANS:
+        monkeypatch.setattr("simulator.policies.chunked_prefill.plan_with_images", made.plan_with_images)
+    else:
+        plans = import_module(PLANS)
+        for name in ("Encoder", "EncoderCache", "EncoderNote"):
+            monkeypatch.setattr(plans, name, getattr(made, name))
+    assert rule in own_same(monkeypatch)
 
 
 def test_runs_of_steps_change_nothing() -> None:

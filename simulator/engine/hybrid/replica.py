@@ -28,8 +28,8 @@ class GroupedReplica(Replica):
             what = f"the policy {policy.__name__} does not plan with layers that keep different things"
             raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
         super().__init__(parts)
-        if self.state.adapters is not None or self.state.traits.prefill_schedule_interval > 1:
-            what = "layers that keep different things go neither with adapters nor with prefill_schedule_interval yet"
+        if self.state.traits.prefill_schedule_interval > 1:
+            what = "layers that keep different things do not go with prefill_schedule_interval yet"
             raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
         self._blocks = blocks
         self._plans = GroupPlans(self.state, self._viewer, blocks)

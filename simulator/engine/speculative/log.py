@@ -36,6 +36,8 @@ def log_planned(
     log.steps.append(step.record)
     if (held := getattr(step.plan.note, "held", None)) is not None:
         step.record["held"] = held
+    if state.adapters is not None:
+        step.record["adapters"] = sorted(state.adapters.running)
     if log.tells_dummies:
         step.record["dummy"] = not parts
     if not drafts:

@@ -63,7 +63,7 @@ class SpeculativeReplica(Replica):
         self.aborts = DroppingAborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
         self._runs: Runs | None = None
-        if self._decode_run_s is not None and parts.decisions is None:
+        if self._decode_run_s is not None and parts.decisions is None and state.adapters is None:
             self._runs = Runs(state, self._plans, speculation, self._execute_step, self._budget)
         self._view.drafting = Drafting(config, speculation.max_model_len)
         self._refuses = state.refuses
@@ -152,6 +152,10 @@ class SpeculativeReplica(Replica):
         step.skips_drafts = self._config.can_skip_drafts and not self._plans.needs_drafts
         drafted = 0 if step.skips_drafts else step.next_drafts
         step.measure(self._propose(scheduled, drafted))
+        if state.adapters is not None:
+            served = [part for part in scheduled if part.live.lora is not None]
+            loras = len({part.live.lora for part in served})
+            step.shape = state.adapters.with_tokens(step.shape, loras, sum([part.tokens for part in served]))
         for part in scheduled:
             self._launch(part, step.next_drafts)
         return step

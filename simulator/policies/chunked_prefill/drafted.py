@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
+from simulator.policies.chunked_prefill.adapters import servable
 from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
 from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
@@ -151,7 +152,8 @@ def schedule_running(
 
 def _holds(view: View, limits: VllmLimits, left: Left) -> Holds:
     """How long the running requests go on as in this step, to which the queue adds nothing."""
-    return decodes_on(view, limits.slots, limits.order).holds if left.settled else Holds.STEP
+    order = "" if limits.max_loras else limits.order  # an arrival may enter before requests that are skipped
+    return decodes_on(view, limits.slots, order).holds if left.settled else Holds.STEP
 
 
 def _without_tail(whole: int, tokens: int, tail: int) -> int:
@@ -171,7 +173,10 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
         return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _holds(view, limits, left), note=left)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1) if view.running else 0
     threshold = longest_chunk(view, limits)
-    for request in cast("Iterable[DraftingView]", view.waiting):
+    waiting: Iterable[RequestView] = view.waiting
+    if limits.max_loras:
+        waiting = servable(view, limits.max_loras, ())
+    for request in cast("Iterable[DraftingView]", waiting):
         if request in passed or request.stale_tokens:  # stale: its tokens come first, within the depth of a pipeline
             continue
         hits, unused = view.prefix_hits(request) if view.caches_prefixes else (0, 0)
@@ -198,7 +203,7 @@ def _admit_next(view: View, limits: VllmLimits, drafting: Drafting, left: Left, 
             continue
         available = free - unused - kept
         if limits.tests_whole and cdiv(min(known, longest), size) - hits > available:
-            if limits.in_chunks and not passed:  # until others finish: as in `step`
+            if limits.in_chunks and not passed and not limits.max_loras:  # until others finish: as in `step`
                 return StepPlan(decode=False, holds=_holds(view, limits, left), note=left)
             break
         if cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - hits > available:

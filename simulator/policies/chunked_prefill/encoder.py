@@ -108,7 +108,8 @@ class EncoderNote(NamedTuple):
     """What a plan with images leaves to the next. `encoded` are the step's images by request, in all its parts.
 
     `running`: the requests with prompts of the last steps, whose results may be still to come; None for no step.
-    `passed` are the waiting requests that the step has passed over.
+    `passed` are the waiting requests that the step has passed over; `tried`: a request of the step met an image, so
+    that the next plan may find the cache otherwise.
     """
 
     cache: EncoderCache
@@ -116,6 +117,7 @@ class EncoderNote(NamedTuple):
     embeddings: int
     running: tuple[tuple[RequestView, ...] | None, ...] = ()
     passed: tuple[RequestView, ...] = ()
+    tried: bool = False
 
     @property
     def cache_free(self) -> int:
@@ -133,7 +135,7 @@ class Encoder:
         self.encoded = {name: list(numbers) for name, numbers in note.encoded.items()}
         self.embeddings = note.embeddings
         self.passed = list(note.passed)
-        self.tried = False  # a request met an image, so that the next plan may find the cache otherwise
+        self.tried = note.tried
         self._whole = whole_images
         self._inputs: list[int] = []
         self._repeats: list[int] = []
@@ -179,7 +181,7 @@ class Encoder:
 
     def note(self, running: tuple[tuple[RequestView, ...] | None, ...]) -> EncoderNote:
         """What the next plan finds, or the next part of this one."""
-        return EncoderNote(self.cache, self.encoded, self.embeddings, running, tuple(self.passed))
+        return EncoderNote(self.cache, self.encoded, self.embeddings, running, tuple(self.passed), self.tried)
 
     def preempt(self, victim: RequestView) -> None:
         """A victim leaves; what the step was to encode for it is not encoded."""

@@ -9,6 +9,7 @@ from typing import cast
 
 from simulator.memory.state_tables import Saving, saves_inside
 from simulator.plan import Chunk, Holds, KVGroups, Preemption, StateRules, StepPlan, View
+from simulator.policies.chunked_prefill.adapters import servable
 from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
 from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
@@ -84,17 +85,19 @@ def _holds(view: View, limits: VllmLimits, groups: KVGroups) -> tuple[Holds, int
     """How long the running requests go on as in this step, to which the queue adds nothing."""
     if not view.num_decoding:
         return Holds.STEP, None
-    return decodes_on(view, limits.slots, limits.order).holds, groups.quiet_steps()
+    order = "" if limits.max_loras else limits.order  # an arrival may enter before requests that are skipped
+    return decodes_on(view, limits.slots, order).holds, groups.quiet_steps()
 
 
 def _admit_next(view: View, limits: VllmLimits, groups: KVGroups, budget: int, settled: bool) -> StepPlan:
     """One admission with what is cached of it, or none: a part of a step's plan."""
     if budget > 0 and len(view.running) < limits.slots and view.waiting:
-        request = view.waiting.head
-        tokens, again = _first_chunk(view, limits, groups, request, budget)
-        if tokens:
+        head = view.waiting.head
+        request = next(servable(view, limits.max_loras, ()), None) if limits.max_loras else head
+        tokens, again = (0, False) if request is None else _first_chunk(view, limits, groups, request, budget)
+        if request is not None and tokens:
             return StepPlan(prefill=(Chunk(request, tokens),), more=True, note=False)
-        settled = settled and not again
+        settled = settled and not again and request in (None, head)
     holds, steps = _holds(view, limits, groups) if settled else (Holds.STEP, None)
     return StepPlan(holds=holds, hold_steps=steps)
 

@@ -56,11 +56,25 @@ def test_jumps_over_quiet_steps_change_nothing() -> None:
     assert fast.requests.equals(slow.requests)
 
 
-@pytest.mark.parametrize("more", [{"max_loras": 2}, {"prefill_schedule_interval": 4}])
-def test_where_groups_cannot_be_all_tokens_are_kept(more: dict[str, Any]) -> None:
-    assert build(with_engine(**more)).kv_plan is None
+def test_where_groups_cannot_be_all_tokens_are_kept() -> None:
+    assert build(with_engine(prefill_schedule_interval=4)).kv_plan is None
     with pytest.raises(InputError, match="there are no KV groups: they do not go with"):
-        build(with_engine(**more, disable_hybrid_kv_cache_manager=False))
+        build(with_engine(prefill_schedule_interval=4, disable_hybrid_kv_cache_manager=False))
+
+
+def test_adapters_go_beside_groups() -> None:
+    plain, served = build(with_engine()), build(with_engine(max_loras=64))
+    assert plain.kv_plan is not None
+    assert served.kv_plan is not None
+    assert served.kv_plan.num_blocks < plain.kv_plan.num_blocks
+    entry = {**WINDOW["workload"]["classes"][0], "lora": {"adapters": 4}}
+    asked = {**WINDOW, "workload": {**WINDOW["workload"], "classes": [entry]}}
+    scenario = scenarios.load({**asked, "engine": {**WINDOW["engine"], "max_loras": 1, "enable_prefix_caching": True}})
+    fast, slow = (scenarios.run(scenario, fast_forward=fast) for fast in (True, False))
+    assert fast.summary == slow.summary
+    assert fast.summary["lora_shut_out_rate"] > 0.3
+    with pytest.raises(InputError, match="a layer with a state has other projections"):
+        build(scenarios.load({**WINDOW, "model": "qwen3-next-80b-a3b", "engine": {"policy": "vllm", "max_loras": 2}}))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from scenarios.servers.source import read_source
 from simulator.errors import InputError
 from simulator.hardware.stages import stages_of
 from simulator.timing.cost import StepShape
+from simulator.timing.lora import Loras
 from tests.scenarios.plan.cases import laboratory
 
 
@@ -60,7 +61,6 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
         ("hardware.pipeline_link", "one stage sends nothing", {"pipeline_parallel": 1, "pipeline_link": {}}),
         ("hardware.enable_expert_parallel", "shared experts and a pipeline",
          {"enable_expert_parallel": True, "model": "mixtral-8x7b"}),
-        ("engine.max_loras", "adapters and a pipeline", {"engine": {"policy": "vllm", "max_loras": 2}}),
         ("hardware.kv_offload", "KV on a host and a pipeline", {"kv_offload": {"host_gib": 8}}),
         ("engine.version", "batch queue of vLLM 0.20", {"engine": {"policy": "vllm", "version": "0.20"}}),
         ("engine.prefill_schedule_interval", "a cadence of prompts",
@@ -75,6 +75,19 @@ def test_what_a_pipeline_is_not_put_beside_is_refused(key: str, words: str, give
         build(scenario(**{"pipeline_parallel": 2, **given}))
     assert error.value.message.startswith(key)
     assert error.value.hint
+
+
+def test_each_stage_has_its_part_of_the_adapters() -> None:
+    plain, served = (
+        build(scenario(pipeline_parallel=4, engine={"policy": "vllm", **more})) for more in ({}, {"max_loras": 16})
+    )
+    assert plain.pipeline is not None
+    assert served.pipeline is not None
+    assert served.kv.num_gpu_blocks < plain.kv.num_gpu_blocks
+    shape = StepShape(8, 800, loras=2, lora_tokens=8)
+    more_s = served.pipeline.step_s(shape) - plain.pipeline.step_s(shape)
+    made = scenario()
+    assert more_s == pytest.approx(Loras(made.resolve_model(), made.resolve_gpu(), 2, 16).s(shape))
 
 
 def test_halves_of_requests_on_pipelines_are_refused() -> None:

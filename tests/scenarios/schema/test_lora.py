@@ -63,6 +63,14 @@ def test_a_trace_names_adapters(tmp_path: Path) -> None:
     assert error.value.hint == "give engine.max_loras, as in max_loras: 4"
 
 
+def test_drafts_do_not_change_who_is_shut_out() -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"mean_length": 2}}
+    result = scenarios.run(scenario({"max_loras": 1, "speculative_config": drafts}))
+    assert result.summary["completed"] == 400
+    assert result.summary["lora_shut_out_rate"] > 0.2
+    assert result.summary["spec_decode_num_drafts"] > 0
+
+
 def test_a_rank_without_adapters_is_refused() -> None:
     with pytest.raises(InputError, match=r"engine.max_lora_rank: the engine takes no adapters"):
         scenarios.run(scenario({"max_lora_rank": 8}, lora=None))
@@ -76,11 +84,6 @@ def test_a_rank_without_adapters_is_refused() -> None:
         ({"max_loras": 0}, "engine.max_loras"),
         ({"max_loras": 2, "version": "0.20"}, "max_loras is known as vLLM 0.33 has it"),
         ({"max_loras": 2, "prefill_schedule_interval": 4}, "not modelled beside a prefill_schedule_interval"),
-        (
-            {"max_loras": 2, "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
-                                                   "acceptance": {"mean_length": 2}}},
-            "another group for a part know none yet",
-        ),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(engine: dict[str, Any], text: str) -> None:
