@@ -94,5 +94,5 @@ def width(belief: Belief, known: Table, chosen: NDArray[Any], noise: float, targ
 
     What the form itself is off by is part of it: no measurement makes that less.
     """
-    after = belief.given(select(known, chosen), np.full(len(chosen), noise)) if len(chosen) else belief
+    after = belief.narrowed(select(known, chosen), np.full(len(chosen), noise)) if len(chosen) else belief
     return float(np.hypot(np.sqrt(np.mean(after.log_sd(targets) ** 2)), belief.form_error))

@@ -5,7 +5,8 @@
 
 It says no contexts. They come from the usage of the cache times its size, which the same log has at start-up ("GPU KV
 cache size: 480,000 tokens"), shared by all requests of the iteration alike; without that line nothing is known of them
-and the log is refused. Iterations of a dummy batch, with images or with drafts are left out.
+and the log is refused. Iterations of a dummy batch, with images or with drafts are left out. With asynchronous
+scheduling vLLM logs how long it waited for a step, which is less than the step took: `--no-async-scheduling` for this.
 """
 
 import re

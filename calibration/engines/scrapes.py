@@ -16,7 +16,9 @@ from calibration.engines.reader import WHOLE, Reader, Step, mean_step
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 _MARK = "vllm:iteration_tokens_total_count"
-_STEPS, _ITL = "iteration_tokens_total_count", "inter_token_latency_seconds"
+_STEPS = "iteration_tokens_total_count"
+_BETWEEN = ("inter_token_latency_seconds", "time_per_output_token_seconds")
+"""Times between two tokens of a request, by the name that a version has."""
 _LENGTHS = ("request_prompt_tokens", "request_generation_tokens")
 
 
@@ -36,13 +38,14 @@ def _steps(text: str) -> Iterator[Step]:
     scrapes = list(_scrapes(text))
     for before, after in pairwise([{}, *scrapes] if len(scrapes) == 1 else scrapes):
         passed = {name: value - before.get(name, 0.0) for name, value in after.items()}
-        steps, gaps = passed[_STEPS], passed[f"{_ITL}_count"]
+        between = next((name for name in _BETWEEN if f"{name}_sum" in passed), _BETWEEN[0])
+        steps, gaps = passed[_STEPS], passed[f"{between}_count"]
         if steps <= 0 or gaps <= 0:
             continue
         prompt, answer = (after[f"{name}_sum"] / max(after[f"{name}_count"], 1.0) for name in _LENGTHS)
         computed = passed["prompt_tokens_total"] - passed.get("prefix_cache_hits_total", 0.0)
         prompts = max(computed, 0.0) / steps / max(prompt, 1.0)
-        yield mean_step(gaps / steps, prompt + answer / 2.0, prompts, prompt, 1e6 * passed[f"{_ITL}_sum"] / gaps)
+        yield mean_step(gaps / steps, prompt + answer / 2.0, prompts, prompt, 1e6 * passed[f"{between}_sum"] / gaps)
 
 
 READER = Reader("vllm-metrics", "vLLM /metrics", WHOLE, 0.1, lambda text: _MARK in text, _steps)

@@ -19,7 +19,7 @@ from docs.writers import (
     trace_formats,
 )
 from docs.writers.accuracy import compute as accuracy
-from docs.writers.accuracy import served_page
+from docs.writers.accuracy import others_page, served_page
 from docs.writers.claims import page as claims
 from docs.writers.studies.study import Study
 from scenarios.schema.source.hints import did_you_mean
@@ -57,6 +57,8 @@ WRITERS: dict[str, Callable[[], None]] = {
     **{name: _study(study) for name, study in studies.studies().items()},
     "kernels": _text(measured_kernels.text, measured_kernels.FILE),
     "served": _text(served_page.page, DOCS / "served.md"),
+    "disaggregated": _text(others_page.disaggregated_page, DOCS / "disaggregated.md"),
+    "newcomer": _text(others_page.newcomer_page, DOCS / "newcomer.md"),
     "accuracy": lambda: accuracy.write(DOCS),
 }
 """Every page by its name, the quick ones first; the last needs the measurements of the shared folder."""

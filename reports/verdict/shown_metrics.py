@@ -89,6 +89,19 @@ BLOCKS: tuple[Block, ...] = (
         where="lora_loads",
     ),
     _block(
+        "KV on the host",
+        *("kv_offload_hit_rate", "kv_offload_load_gib", "kv_offload_store_gib", "kv_offload_load_busy"),
+        where="kv_offload_store_gib",
+    ),
+    *(
+        _block(
+            f"KV in the {nth} further tier",
+            *(f"kv_tier_{tier}_{what}" for what in ("hit_rate", "load_gib", "store_gib", "load_busy")),
+            where=f"kv_tier_{tier}_store_gib",
+        )
+        for tier, nth in ((1, "first"), (2, "second"))
+    ),
+    _block(
         "Regret of the router",
         *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
         where="overlap_missed",

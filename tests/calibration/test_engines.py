@@ -10,7 +10,7 @@ import pytest
 from calibration.ask import Shape, ask, candidates, width
 from calibration.belief import Belief, believe, grid, table_of
 from calibration.own_steps import fit_own_steps, noise_of, scope_of
-from calibration.rows import KernelRows, merge
+from calibration.rows import KernelRows, merge, write_rows
 from calibration.sources.detect import detect, read_source
 from scenarios.profiles import shipped_profiles
 from simulator.errors import InputError
@@ -82,6 +82,12 @@ def test_a_case_of_the_bench_is_its_requests() -> None:
     assert table["us"] == case["median_us"]
 
 
+def test_rows_that_were_imported_keep_what_their_times_hold(tmp_path: Path) -> None:
+    write_rows(read(FORWARD), tmp_path / "rows.jsonl.gz")
+    again = read(tmp_path / "rows.jsonl.gz")
+    assert (scope_of(again), noise_of(again), again.is_padded) == ("kernels", 0.01, False)
+
+
 def test_scrapes_are_held_apart() -> None:
     found = read(SCRAPES).table("step")["decode_seqs"]
     assert np.all(np.diff(found) > 0)  # each load had more users than the one before
@@ -104,6 +110,12 @@ def test_a_profile_is_nearer_to_steps_that_it_has_not_seen_than_the_tables(
     is_whole = path in (LOG, SCRAPES)  # of an engine core on a CPU that had other work too
     host_s = 4e-4 + 16e-5 if is_whole else 0.0
     assert cost.step_s(shape) == pytest.approx(1.15 * truth.step_s(shape) + host_s, rel=0.15 if is_whole else 0.06)
+
+
+def test_a_scrape_of_an_older_server_says_the_same(tmp_path: Path) -> None:
+    text = gzip.decompress(SCRAPES.read_bytes()).decode()
+    (tmp_path / "old.txt").write_text(text.replace("inter_token_latency_seconds", "time_per_output_token_seconds"))
+    assert read(tmp_path / "old.txt").table("step")["us"].tolist() == read(SCRAPES).table("step")["us"].tolist()
 
 
 def test_runs_of_a_sweep_are_mean_steps() -> None:

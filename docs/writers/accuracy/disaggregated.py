@@ -60,8 +60,8 @@ class Apart:
     def contradiction(self) -> str:
         """Why the row cannot be scored; '' where it can.
 
-        22 rows without a number of workers have a twin with one: the same time of day, TTFT and TPOT, to the last
-        digit. The twins' parallel sizes are others.
+        22 rows without a number of workers have a twin with one: TTFT and TPOT are the same to the last digit. The
+        twins' parallel sizes are others.
         """
         if not self.prefill.count or not self.decode.count:
             return "no number of workers; where the same run is listed twice, the sizes beside it are wrong"
@@ -172,24 +172,26 @@ def _groups(
 
 def score_apart(apart: Apart) -> Scored:
     """Simulate a row, and compare the means of TPOT and TTFT."""
-    row = apart.row
     if apart.contradiction:
-        return Scored(row, contradiction=apart.contradiction)
+        return Scored(apart.row, contradiction=apart.contradiction)
     try:
         scenario = scenario_apart(apart)
-        if scenario is None:
-            return Scored(row, refused=KIND)
+    except InputError as error:
+        return Scored(apart.row, refused=error.message)
+    return Scored(apart.row, refused=KIND) if scenario is None else compared(apart.row, scenario)
+
+
+def compared(row: Row, scenario: Mapping[str, Any]) -> Scored:
+    """Run a scenario of a row, and compare the means of TPOT and TTFT."""
+    try:
         records = run(scenario).records
     except InputError as error:
         return Scored(row, refused=error.message)
     known = finished(records)
     if not known[row.concurrency :].any():
         return Scored(row, refused="no request was served")
-    tpot_ms, ttft_ms = (
-        mean_ms(tpot_s(records), known, row.concurrency),
-        mean_ms(ttft_s(records), known, row.concurrency),
-    )
-    return Scored(row, tpot_ms / row.tpot_ms - 1.0, ttft_ms / row.ttft_ms - 1.0)
+    tpot_ms, ttft_ms = (mean_ms(seconds(records), known, row.concurrency) for seconds in (tpot_s, ttft_s))
+    return Scored(row, tpot_ms / row.tpot_ms - 1.0, (ttft_ms + row.late_steps * tpot_ms) / row.ttft_ms - 1.0)
 
 
 def sizes_words(apart: Apart) -> str:

@@ -33,7 +33,7 @@ INFERENCEX = ((1024, 1024), (1024, 8192), (8192, 1024))
 """The lengths of InferenceX's runs. Other rows are of NVIDIA's own clients, with fixed lengths."""
 WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
-"""With more users than these, a run has so many requests of each: of the first, of the last and of one between."""
+"""With more users than these, or ranks that step together, a run has so many requests of each: it is long enough."""
 
 STREAM_INTERVAL = 10
 """Tokens that SGLang (DeepSeek, Qwen3.5) and TensorRT-LLM (DeepSeek) send at a time in InferenceX's scripts."""
@@ -99,8 +99,10 @@ BLOCKS = (
 """Models that are published in fp8 with a scale for each block."""
 DRAWN = (0.8, 1.0)  # shares of the lengths that are named, in InferenceX's client
 DRIFT = (0.95, 1.05)
+MIXING = ("vllm", "trtllm")
 """The same of other clients' answers, whose lengths are fixed. Users that start together would stay so for ever in
-a simulation, and wait for each other's prompts; on a server they drift apart."""
+a simulation, and wait for each other's prompts; on a server that mixes prompts and decodes they drift apart. SGLang
+lets prompts go first, so that those who wait catch up with each other: its measured TTFT is that of users in step."""
 RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
@@ -235,7 +237,7 @@ def model_of(row: Row) -> dict[str, Any] | None:
 
 def waves_of(row: Row) -> int:
     """Requests that each user of the simulated run sends."""
-    return WAVES if row.concurrency <= FEW else FEWER_WAVES
+    return WAVES if row.concurrency <= FEW and row.data_parallel == 1 else FEWER_WAVES
 
 
 def share_of_peak(row: Row) -> float:
@@ -263,7 +265,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         else {"dist": "fixed", "value": size}
         for name, size, (low, high) in (
             ("input", row.isl, DRAWN if row.is_inferencex else (1.0, 1.0)),
-            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT),
+            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT if row.engine in MIXING else (1.0, 1.0)),
         )
     }
     hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": row.tensor_parallel}
@@ -300,6 +302,8 @@ def _engine(row: Row) -> Iterator[tuple[str, Any]]:
             yield "version", version
         yield "async_scheduling", not version or tuple(map(int, version.split("."))) >= (0, 14)
         yield "max_num_batched_tokens", 8192
+        if "gpt-oss" in row.model:  # groups change what memory holds, and one block at a time takes long to simulate
+            yield "disable_hybrid_kv_cache_manager", True
     elif row.engine == "sglang":
         yield "max_num_batched_tokens", CHUNKS.get((row.system, row.precision), 32768) if row.is_inferencex else 8192
     else:

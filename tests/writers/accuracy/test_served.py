@@ -123,3 +123,6 @@ def test_users_of_fixed_lengths_drift_apart() -> None:
         found = scenario_of(replace(ROW, isl=1024, osl=osl))
         assert found is not None
         assert found["workload"]["classes"][0]["output"]["min"] == low
+    in_step = scenario_of(replace(ROW, engine="sglang", isl=1024, osl=1000))
+    assert in_step is not None
+    assert in_step["workload"]["classes"][0]["output"] == {"dist": "fixed", "value": 1000}

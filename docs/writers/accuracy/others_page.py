@@ -1,0 +1,162 @@
+"""docs/newcomer.md and docs/disaggregated.md, from the figures that `docs.writers.accuracy.others` keeps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
+from docs.writers.accuracy.others import kept
+
+_NEWCOMER = """# What each key costs
+
+This page is generated: `make pages PAGES=newcomer` writes it from figures that
+`python -m docs.writers.accuracy.others newcomer` keeps. A newcomer writes model, GPU, parallel sizes, version and
+traffic; the full scenario says all that is known of the server. Between the two, each key is left out of the full
+scenario alone, so a line says what that key is worth. An error is simulated over measured, less one.
+
+## Servers with a log of every request
+
+vLLM 0.19.0, 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean size of 13 errors.
+
+"""
+_LOOPED = """
+## Servers in a closed loop
+
+{count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
+servers](served.md) describes, each in one run: that of the number of users nearest to 32. Prompts there have nothing in
+common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price.
+
+"""
+_EACH = """
+## Each server
+
+Errors of TPOT and TTFT in per cent: the full scenario, and the newcomer's.
+
+"""
+_APART = """# Disaggregated servers
+
+This page is generated: `make pages PAGES=disaggregated` writes it from figures that
+`python -m docs.writers.accuracy.others disaggregated` keeps. The runs are the {rows} disaggregated ones (prefill and
+decode on workers of their own) at hand of the sample that [Runs of real servers](served.md) describes; the errors are
+taken in the same way. All {rows} were seen; nothing was fitted to them.
+
+{left_out} are left out, because they contradict themselves or do not say what ran:
+
+{why}
+
+How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. In short: a fleet has no
+groups that prefill or decode whose ranks step together, so a decoding rank of attention data parallel is a replica of
+its own with its share of the experts, and the exchange of tokens costs nothing; schedulers and kernels are vLLM's.
+
+| | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+_CAUSES = """
+## The worst, and why
+
+- **TTFT is {ttft:.0f} % off in the median, and too short in {short} of {priced} runs.** The simulation has the prefill,
+  its queue and the transfer of the cache over 50 GB/s. What else is in a measured TTFT is not known for these servers:
+  front ends and routers of Dynamo, hops between workers, and at high load the wait for room on a decoder.
+- **SGLang with up to 64 users, decoders in tensor parallel** (+21 to +45 %): the host of 1.9 ms a step, fitted to
+  aggregated servers, is too much for a worker that only decodes. With 0.3 ms the same runs are +2 to +25 % off.
+- **SGLang with up to 64 users, decoders with attention data parallel** (+71 to +80 %): the host is 14 to 16 points of
+  it; the rest is not found. A rank has two to eight requests there, and the weights that it reads are what counts.
+- **2,048 users, ten prefill workers, SGLang on GB200** (+119 %): TTFT was 18 s, here it is 8 s. Requests that waited
+  before the decoders there are in the batch here.
+- **TensorRT-LLM in fp8 on GB300, decoders in tensor parallel 8** (+26 to +41 %): 7.5 ms with one user for each of four
+  workers. vLLM's kernels price its latent attention, and no aggregated run of that cell is at hand to tell more.
+- **Decoders with attention data parallel, TensorRT-LLM in fp8** (down to -26 % on B200): the exchange of tokens among
+  the ranks and the wait for the slowest of them are not in it.
+- Refused: among 8 (GB200) or 16 GPUs no all-reduce was measured under vLLM.
+
+## Each run
+
+Errors in per cent. Workers: those that prefill, then those that decode; DP: attention data parallel.
+
+| run | lengths | users | workers | TPOT (ms) | error | TTFT (ms) | error |
+| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |
+"""
+_WORDS = {FULL: "the full scenario", NEWCOMER: "newcomer's"}
+
+
+def newcomer_page() -> str:
+    """What each missing key costs, as Markdown."""
+    held = kept("newcomer")
+    lines = [_NEWCOMER.rstrip("\n"), ""]
+    for server in held["logged"]:
+        lines += [
+            f"### {server['title']}",
+            "",
+            "| scenario | score (%) | TTFT mean (%) | TPOT mean (%) | E2E mean (%) |",
+        ]
+        lines += ["| --- | ---: | ---: | ---: | ---: |"]
+        lines += [_logged_line(name, errors) for name, errors in server["errors"].items()]
+        lines.append("")
+    looped = held["looped"]
+    lines += [_LOOPED.format(count=len(looped)).strip("\n"), ""]
+    for engine in sorted({each["engine"] for each in looped}):
+        lines += _engine_lines(engine, [each for each in looped if each["engine"] == engine])
+    lines += [_EACH.strip("\n"), "", "| server | TPOT, full | newcomer's | TTFT, full | newcomer's |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    for each in looped:
+        shown = [_signed(each[metric][name]) for metric in ("tpot", "ttft") for name in (FULL, NEWCOMER)]
+        lines.append(f"| {each['name']} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _logged_line(name: str, errors: Mapping[str, float] | str) -> str:
+    words = _WORDS.get(name, f"without `{name}`")
+    if isinstance(errors, str):
+        return f"| {words} | refused: {errors} | | | |"
+    return (
+        f"| {words} | {100 * errors['score']:.1f} | {' | '.join(_signed(errors[m]) for m in ('ttft', 'tpot', 'e2e'))} |"
+    )
+
+
+def _engine_lines(engine: str, servers: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        f"| {engine}, {len(servers)} servers | refused | TPOT median (%) | p90 | TTFT median (%) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in (FULL, *KEYS, NEWCOMER):
+        some = [each for each in servers if name in each["tpot"]]
+        if some:
+            tpot = [each["tpot"][name] for each in some if each["tpot"][name] is not None]
+            ttft = [each["ttft"][name] for each in some if each["ttft"][name] is not None]
+            sizes = (size_of(tpot), size_of(tpot, 0.9), size_of(ttft))
+            shown = " | ".join(f"{100 * size:.1f}" for size in sizes)
+            words = _WORDS.get(name, f"without `{name}`")
+            lines.append(f"| {words} | {len(some) - len(tpot)} | {shown} |")
+    return [*lines, ""]
+
+
+def disaggregated_page() -> str:
+    """Disaggregated runs, predicted against measured, as Markdown."""
+    held = kept("disaggregated")
+    out = held["left_out"]
+    why = "\n".join(f"- {count}: {words}" for words, count in sorted(out.items(), key=lambda one: -one[1]))
+    left_out = sum(out.values())
+    head = _APART.format(rows=held["rows"], left_out=left_out, why=why, scored=held["rows"] - left_out)
+    lines = [head.rstrip("\n"), _line("all", held["all"])]
+    for part in ("engines", "kinds", "cells"):
+        lines += [_line(name, found) for name, found in held[part].items() if found["rows"]]
+    short = sum(each["ttft"] < 0 for each in held["runs"])
+    lines.append(
+        _CAUSES.format(ttft=100 * held["all"]["ttft_median"], short=short, priced=len(held["runs"])).rstrip("\n")
+    )
+    for each in held["runs"]:
+        sizes = f"{each['cell']} | {each['lengths']} | {each['users']:,} | {each['sizes']}"
+        lines.append(
+            f"| {sizes} | {each['tpot_ms']:.1f} | {_signed(each['tpot'])} | {each['ttft_ms']:,.0f} "
+            f"| {_signed(each['ttft'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, found: Mapping[str, float]) -> str:
+    names = ("refused", "tpot_median", "tpot_p90", "ttft_median", "ttft_p90")
+    shown = [f"{100 * found[each]:.1f}" if each in found else "-" for each in names]
+    return f"| {name} | {found['rows']:.0f} | {' | '.join(shown)} |"
+
+
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+.1f}"
