@@ -29,6 +29,7 @@ CORE = (
     "simulator/engine/cache_apply.py",
     "simulator/engine/completion.py",
     "simulator/engine/connector/aborts.py",
+    "simulator/engine/connector/groups.py",
     "simulator/engine/connector/loop.py",
     "simulator/engine/connector/plans.py",
     "simulator/engine/connector/replica.py",

@@ -93,8 +93,8 @@ def random_weights(model: Model, seed: int, device: str, dtype: torch.dtype) -> 
 
 
 def has_attention_alone(model: Model) -> bool:
-    """Whether every layer is attention without a gate and a feed-forward, full or with a window."""
-    return not {*model.layer_types} - {"*", "W"} and not model.attention_gate
+    """Whether every layer is attention without a gate or a norm over all heads, full or with a window, and an MLP."""
+    return not ({*model.layer_types} - {"*", "W"} or model.attention_gate or model.qk_norm_whole)
 
 
 def check_model(model: Model) -> None:
@@ -104,7 +104,7 @@ def check_model(model: Model) -> None:
         raise InputError(what, hint="a model without kv_lora_rank")
     if not has_attention_alone(model):
         what = f"the real backend has no layers but plain attention ({model.name})"
-        raise InputError(what, hint="a model without layer_types and attention_gate")
+        raise InputError(what, hint="a model without layer_types, attention_gate and qk_norm_whole")
     if model.sliding_window:
         raise InputError(f"the real backend has no sliding window ({model.name})", hint="model.sliding_window: 0")
     if model.dtype_bytes not in (1, 2, 4) or model.multiplied_in != ("fp8" if model.dtype_bytes == 1 else "bf16"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from scenarios.assembly.engine_policy import policy_label
 from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import ConnectedGroups
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan

@@ -305,7 +305,7 @@ class Model:
         if self.biases:
             total += self.hidden
         if self.qk_norm:
-            total += 2 * self.head_dim
+            total += (heads + kv_heads) * self.head_dim if self.qk_norm_whole else 2 * self.head_dim
         return total
 
     def _indexer(self) -> int:

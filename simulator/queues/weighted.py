@@ -21,7 +21,7 @@ PriorityS = Annotated[Seconds, doc("seconds that a request counts as later for e
 DeadlineWeight = Annotated[Factor, doc("share of its own `deadline_s` by which a request counts as later")]
 LateAfterS = Annotated[
     Seconds | None,
-    doc("a request without a first token so long after its arrival goes last; null: none; default: the SLO's TTFT"),
+    doc("a request with no first token so late goes last; null: none; default: the SLO's TTFT"),
 ]
 LateTokenS = Annotated[Seconds, doc("seconds for each token of its prompt by which a request is late earlier")]
 

@@ -115,7 +115,7 @@ def test_weights_have_as_many_parameters_as_the_model(name: str) -> None:
 
     from gpu_backend import weights as made
 
-    model = replace(MODELS[name], layers=1)
+    model = replace(MODELS[name], layers=1, dense_layers=0, dense_intermediate=0)
     maker = made._Maker.__new__(made._Maker)
     maker._model, maker._options = model, {"device": "meta", "dtype": torch.bfloat16}
     maker._random = torch.Generator()

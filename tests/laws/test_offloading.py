@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.engine.connector.blocks import ConnectedBlocks, ConnectedGroups
+from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.copier import LOAD, STORE
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.engine.connector.tiering import Tiering

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from simulator.engine.connector.blocks import Connected, ConnectedBlocks, ConnectedGroups
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.pull import Pull, PullConfig, Remote
 from simulator.engine.connector.replica import MakeConnector

@@ -50,7 +50,7 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
 
 
 OFFLOADING, PULL, COPIER = "engine.connector.offloading", "engine.connector.pull", "engine.connector.copier"
-LOOKUP, OFFERED, BLOCKS = "engine.connector.lookup", "engine.connector.offered", "engine.connector.blocks"
+LOOKUP, OFFERED, BLOCKS = "engine.connector.lookup", "engine.connector.offered", "engine.connector.groups"
 PLANS, RESULTS, PLAN = "engine.connector.plans", "engine.connector.results", "policies.chunked_prefill.connected"
 TIER, LRU, ARC = "memory.offload.tier", "memory.offload.lru", "memory.offload.arc"
 RULES = [

@@ -77,7 +77,8 @@ RULES = [
     ("spec_ngram", RESULTS, "-= rejected + returned - tokens", "-= returned - tokens"),
     ("spec_ngram", RESULTS, "self._plans.enter(live, live.base_computed - live.in_flight_tokens)", "pass"),
     ("spec_ngram_async", RESULTS, "live.base_computed - live.in_flight_tokens", "live.base_computed"),
-    ("spec_mtp", APPLY, "min(computed + tokens, known)", "computed + tokens"),
+    ("spec_mtp", APPLY, "is not None:\n            self.enter(live, min(computed + tokens, known))",
+     "is not None:\n            self.enter(live, computed + tokens)"),
     # D5: new drafts
     ("spec_ngram", REPLICA, "if not part.samples:\n                part", "if False:\n                part"),
     # D6: padded admissions
@@ -92,8 +93,8 @@ RULES = [
     ("spec_mtp", PLAN, "passed.append(request)\n            continue", "break"),
     # D8: hashes
     ("spec_eagle", CONFIG, "return self.num_prefill_lookahead_tokens\n", "return 0\n"),
-    ("spec_eagle", BLOCKS, "covered = size + self._lookahead", "covered = size"),
-    ("spec_eagle", APPLY, "live.num_tokens - self._ahead", "live.num_tokens"),
+    ("spec_eagle", BLOCKS, "covered = packed + _BYTES * self._lookahead", "covered = packed"),
+    ("spec_eagle", APPLY, "kept_out, live.num_tokens - self._ahead", "kept_out, live.num_tokens"),
     ("spec_mtp", APPLY, "tokens - self._kept_out", "tokens"),
     ("spec_eagle", REPLICA, "drops_hit_block=config.drops_hit_block", "drops_hit_block=False"),
     ("spec_eagle", CONFIG, "hashes or self.disable_eagle_block_drop", "hashes"),

@@ -1,7 +1,7 @@
 """Aborts of a replica with a connector: a request may leave while its load is under way."""
 
 from simulator.engine.completion import Completion
-from simulator.engine.connector.blocks import ConnectedGroups
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.plans import Holding
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.engine.late_results import LateResults

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simulator.division import cdiv
-from simulator.engine.connector.blocks import Connected, ConnectedGroups
+from simulator.engine.connector.blocks import Connected
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.request import ConnectedRequest
 from simulator.hardware.kv_groups import LayerCache
 from simulator.memory.block_keys import BlockKeys

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from simulator.connector import Found
 from simulator.division import cdiv
-from simulator.engine.connector.blocks import Connected, ConnectedGroups
+from simulator.engine.connector.blocks import Connected
 from simulator.engine.connector.copier import LOAD, STORE, SYNC, Copier
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.lookup import look_up
 from simulator.engine.connector.offered import Offered, OffloadGroups, Part, blocks_of, offer_of
 from simulator.engine.connector.protocol import Arrivals

@@ -10,7 +10,8 @@ from math import inf
 from typing import cast
 
 from simulator.engine.connector.aborts import ConnectedAborts
-from simulator.engine.connector.blocks import Connected, ConnectedBlocks, ConnectedGroups
+from simulator.engine.connector.blocks import Connected, ConnectedBlocks
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.plans import NO_DRAFTS, ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Connector

@@ -3,7 +3,8 @@
 from collections import deque
 
 from simulator.engine.completion import Completion
-from simulator.engine.connector.blocks import Connected, ConnectedGroups
+from simulator.engine.connector.blocks import Connected
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.plans import ConnectedPlans, Holding
 from simulator.engine.connector.protocol import Arrivals, Connector
 from simulator.engine.speculative.results import VerifyResults

@@ -9,8 +9,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from simulator.connector import Found
-from simulator.engine.connector.blocks import Connected, ConnectedGroups
+from simulator.engine.connector.blocks import Connected
 from simulator.engine.connector.copier import STORE
+from simulator.engine.connector.groups import ConnectedGroups
 from simulator.engine.connector.offered import Offered
 from simulator.engine.connector.offloading import Offloading
 from simulator.engine.connector.protocol import Arrivals

@@ -41,6 +41,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "gpu": "h200",
         "tensor_parallel": 1,
         "gpu_memory_utilization": 0.9,
+        "mem_fraction_static": None,
         "num_gpu_blocks": None,
         "swap_space_gib": 0.0,
         "kv_offload": None,

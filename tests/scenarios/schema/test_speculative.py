@@ -59,7 +59,7 @@ def test_what_makes_no_sense_is_refused_at_its_key(config: dict[str, Any], key: 
 @pytest.mark.parametrize(
     ("engine", "config", "key", "what"),
     [
-        ({"policy": "tgi"}, {}, "", "these do: chunked_prefill, sglang, vllm"),
+        ({"policy": "tgi"}, {}, "", "these do: chunked_prefill, in_time, sglang, vllm"),
         ({"policy": "sglang", "max_num_seqs": 4096}, {}, "", "steps of up to 16,384 tokens"),
         ({}, {"eagle_topk": 2, "num_draft_tokens": 4}, "", "vLLM verifies chains of drafts"),
         ({}, {"method": "mtp"}, ".method", "no layers for multi-token prediction"),

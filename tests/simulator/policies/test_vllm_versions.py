@@ -133,8 +133,8 @@ def test_a_version_of_a_scenario() -> None:
 @pytest.mark.parametrize("policy", ["static", "orca", "sarathi", "tgi"])
 def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
     cases = (
-        ("async_scheduling", True, "as vLLM does", "chunked_prefill, sglang, tensorrt_llm, vllm"),
-        ("version", "0.26", "the release of vLLM", "chunked_prefill, vllm"),
+        ("async_scheduling", True, "as vLLM does", "chunked_prefill, in_time, sglang, tensorrt_llm, vllm"),
+        ("version", "0.26", "the release of vLLM", "chunked_prefill, in_time, vllm"),
     )
     for key, value, why, policies in cases:
         taken = rf"these take it: {policies} \(.*{why}.*\); it takes: max_num_seqs, "

@@ -49,7 +49,7 @@ def built(chosen: scenarios.Scenario) -> CostModel:
         ({"version": "0.11"}, 1.3, 72),
         ({"version": "0.11", "async_scheduling": True}, 0.3, 15),
         ({"policy": "vllm_v0"}, 1.3, 72),
-        ({"policy": "sglang"}, 1.9, 27),
+        ({"policy": "sglang"}, 1.7, 15),
         ({"policy": "sglang", "async_scheduling": False}, 1.3, 72),
         ({"policy": "tensorrt_llm"}, 1.3, 72),
         ({"policy": "tensorrt_llm", "async_scheduling": True}, 0, 0),
