@@ -128,28 +128,13 @@ def _has_flag(policy: str, key: str) -> bool:
 
 
 def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
-    """Build the KV cache, and its groups where it has several.
-
-    It leaves memory for the activations of a step of the policy's token budget.
-    """
-    engine, hardware = scenario.engine, scenario.hardware
-    budget = OptionalMembers.of(policy).max_num_batched_tokens
-    if hardware.mem_fraction_static is not None and not _has_flag(engine.policy, STATIC):
-        what = f"mem_fraction_static is SGLang's share of memory, not that of {engine.policy}"
+    """Build the KV cache, and its groups where it has several."""
+    hardware = scenario.hardware
+    if hardware.mem_fraction_static is not None and not _has_flag(scenario.engine.policy, STATIC):
+        what = f"mem_fraction_static is SGLang's share of memory, not that of {scenario.engine.policy}"
         raise scenario.error(STATIC, what, "hardware.gpu_memory_utilization")
-    drafter = drafter_memory(scenario)
     try:
-        settings = MemorySettings(
-            held_model(scenario),
-            scenario.resolve_gpu(),
-            hardware.tensor_parallel,
-            hardware.gpu_memory_utilization,
-            engine.block_size,
-            budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
-            drafter.weights + adapter_bytes(scenario),
-            drafter.kv_per_token,
-            hardware.mem_fraction_static,
-        )
+        settings = memory_settings(scenario, policy)
         if (plan := plan_of(scenario, settings, apart=apart)) is not None:
             return cache_of(plan, hardware.swap_space_gib), plan
         if hardware.pipeline_parallel > 1:
@@ -157,6 +142,26 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
         return settings.kv_cache(hardware.swap_space_gib, hardware.num_gpu_blocks), None
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
+
+
+def memory_settings(scenario: Scenario, policy: Policy) -> MemorySettings:
+    """Return what decides a replica's KV cache: it leaves memory for the activations of a step of the policy's budget.
+
+    InputError for a value out of range.
+    """
+    engine, hardware, drafter = scenario.engine, scenario.hardware, drafter_memory(scenario)
+    budget = OptionalMembers.of(policy).max_num_batched_tokens
+    return MemorySettings(
+        held_model(scenario),
+        scenario.resolve_gpu(),
+        hardware.tensor_parallel,
+        hardware.gpu_memory_utilization,
+        engine.block_size,
+        budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
+        drafter.weights + adapter_bytes(scenario),
+        drafter.kv_per_token,
+        hardware.mem_fraction_static,
+    )
 
 
 def held_model(scenario: Scenario) -> Model:

@@ -1,11 +1,14 @@
 """The command that starts a server with a candidate's settings, as the server of its policy takes it."""
 
 from scenarios.assembly.engine_policy import build_policy, policy_label
+from scenarios.assembly.replica_parts import STATIC, memory_settings
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
 from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, variables_of, words_of
 from scenarios.servers.manifests import Deployed
+from simulator.errors import InputError
 from simulator.hardware.models import HUGGING_FACE
+from simulator.plan import Policy
 from simulator.policies import server_of
 
 UNKNOWN_MODEL = "MODEL"
@@ -34,6 +37,8 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
     built = build_policy(scenario)
     values: dict[str, object] = {f"engine.{key}": value for key, value in scenario.engine.resolved().items()}
     values |= {f"hardware.{key}": value for key, value in scenario.hardware.model_dump().items()}
+    if any(flag.key == STATIC for flag in launch.flags) and values[STATIC] is None:
+        values[STATIC] = _static_share(scenario, built)
     values |= launch.written(built, values) if launch.written is not None else {}
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
@@ -55,3 +60,11 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         replicas,
         variables_of(launch, values),
     )
+
+
+def _static_share(scenario: Scenario, built: Policy) -> float:
+    """Return the share of memory for weights and KV that leaves the simulated cache, where its size is known."""
+    try:
+        return memory_settings(scenario, built).static_share()
+    except InputError:  # drafts whose acceptance nobody said: a run of it would say so
+        return scenario.hardware.gpu_memory_utilization

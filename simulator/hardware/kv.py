@@ -9,6 +9,7 @@ server's own count is known, give it as `num_gpu_blocks`: an error of the estima
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 from typing import Any
 
 from simulator.errors import InputError
@@ -131,17 +132,30 @@ class MemorySettings:
 
     def budget(self) -> MemoryBudget:
         """The split of each GPU's memory."""
-        other = OTHER_GIB + (COLLECTIVES_GIB if self.tensor_parallel > 1 else 0.0)
-        if (static := self.mem_fraction_static) is not None:
-            free = self.gpu.memory_bytes - round(other * GIB)  # `profile_max_num_token` in model_runner.py, 0.5.9
+        if (static := self.mem_fraction_static) is not None:  # `profile_max_num_token` in model_runner.py, 0.5.9
             weights = self.model.weight_bytes(self.tensor_parallel) + self.drafter_weight_bytes
-            return MemoryBudget(budget=int(static * free), weights=weights, activations=0, other=0)
+            return MemoryBudget(budget=int(static * self._free_bytes), weights=weights, activations=0, other=0)
         return MemoryBudget(
             budget=int(self.gpu_memory_utilization * self.gpu.memory_bytes),
             weights=self.model.weight_bytes(self.tensor_parallel) + self.drafter_weight_bytes,
             activations=activation_bytes(self.model, self.tensor_parallel, self.max_num_batched_tokens),
-            other=round(other * GIB),
+            other=round(self._other_gib * GIB),
         )
+
+    def static_share(self) -> float:
+        """SGLang's share of memory that leaves as much KV cache as these settings do, 4 digits of it."""
+        split = self.budget()
+        share = (split.weights + split.kv) / self._free_bytes
+        return floor(share * 1e4) / 1e4
+
+    @property
+    def _free_bytes(self) -> int:
+        """Bytes of a GPU before the model is loaded, as SGLang finds them."""
+        return self.gpu.memory_bytes - round(self._other_gib * GIB)
+
+    @property
+    def _other_gib(self) -> float:
+        return OTHER_GIB + (COLLECTIVES_GIB if self.tensor_parallel > 1 else 0.0)
 
     def kv_cache(self, swap_space_gib: float = 0.0, num_gpu_blocks: int | None = None) -> KVCache:
         """The KV cache of one replica.

@@ -7,6 +7,7 @@ import pytest
 
 import scenarios
 from scenarios.assembly.engine_policy import build_policy
+from scenarios.assembly.replica_parts import build
 from scenarios.plan.deploy import deploy
 from scenarios.schema.engine import UNSAID
 from scenarios.servers.scenario import make
@@ -91,9 +92,13 @@ def test_flags_of_a_plan_are_read_back_as_the_same_scenario(
     chosen = scenario(policy, engine, hardware if is_said else {})
     found = read_back(chosen)
     assert found.model == chosen.model
-    share = chosen.hardware.gpu_memory_utilization
-    its = {"mem_fraction_static": share} if found.hardware.mem_fraction_static == share else {}  # SGLang's word for it
-    expected = chosen.hardware.model_copy(update={"gpu_memory_utilization": 0.9, **its} if its else {})
+    expected = chosen.hardware
+    if found.hardware.mem_fraction_static is not None:  # SGLang's own share, which leaves as much KV cache
+        its = {"gpu_memory_utilization": 0.9, "mem_fraction_static": found.hardware.mem_fraction_static}
+        expected = expected.model_copy(update=its)
+        if "speculative_config" not in engine:
+            simulated, started = (build(each).kv.tokens for each in (chosen, found))
+            assert started <= simulated <= started * 1.002
     assert found.hardware == expected or "block_size" in engine
     assert rules_of(found.engine.policy) == rules_of(policy)
     ours, theirs = build_policy(chosen), build_policy(found)

@@ -34,9 +34,7 @@ def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
 def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
     step, chunk = policy.max_num_batched_tokens, policy.chunked_prefill_size or policy.max_num_batched_tokens
     prefill = policy.max_prefill_tokens or step
-    share = values["hardware.mem_fraction_static"]
     return {
-        "hardware.mem_fraction_static": values["hardware.gpu_memory_utilization"] if share is None else share,
         "engine.chunked_prefill_size": min(step, chunk),
         "engine.max_prefill_tokens": prefill if chunk > 0 else min(step, prefill),
         **speculative_flags.written(values.get(speculative_flags.KEY)),
