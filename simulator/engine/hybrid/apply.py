@@ -124,11 +124,11 @@ class GroupPlans:
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
         blocks.drop(live.row, self.processed(live))
         asked = self.asked(live, live.num_computed_tokens, tokens)
-        is_sure = tokens == 1 and blocks.num_free >= self.most_of_decode
-        while not is_sure and blocks.needed(asked) > blocks.num_free:
-            self._preempt(now_s)
-            if live not in state.running:
-                raise state.broken(f"preempts request {live.request_id}, which it computes")
+        if tokens != 1 or blocks.num_free < self.most_of_decode:  # else there are enough, without counting
+            while blocks.needed(asked) > blocks.num_free:
+                self._preempt(now_s)
+                if live not in state.running:
+                    raise state.broken(f"preempts request {live.request_id}, which it computes")
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         blocks.take(state.requests[live.row], asked, known)
         if live.status is DECODING and self.in_flight.get(live, 0) == self._in_flight:
