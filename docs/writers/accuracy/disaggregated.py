@@ -8,15 +8,13 @@ are a worker in tensor parallel. Schedulers and kernels are vLLM's, steps are sy
 row's engine when it schedules asynchronously.
 """
 
-import csv
-import gzip
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.served import PAIRED, Row, scenario_of
+from docs.writers.accuracy.served import Row, read_paired, scenario_of
 from docs.writers.accuracy.served_score import KIND, Scored, mean_ms
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
@@ -28,6 +26,10 @@ WAVES = 2
 """So many times the concurrency are the requests of a run."""
 PREFILLS, DECODES = "prefill", "decode"
 SIZES = ("num_workers", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+SETTING = (
+    "image", "model_path", "system", "isl", "osl", "concurrency",
+    *(f"{of}_{size}" for of in (PREFILLS, DECODES) for size in SIZES),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +76,11 @@ class Apart:
 
 def read_apart(folder: Path, engine: str) -> list[Apart]:
     """The disaggregated runs of an engine, in the file's order."""
-    with gzip.open(folder / f"disagg_{engine}.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        held = list(csv.DictReader(file))
-    slowest: dict[tuple[str, ...], float] = {}
-    for row in held:
-        slowest[_setting(row)] = max(slowest.get(_setting(row), 0.0), float(row["silicon_tpot_ms"] or 0.0))
-    found = [_apart(engine, row) for row in held]
-    return [
-        replace(each, row=replace(each.row, drafts=each.row.tpot_ms < PAIRED * slowest[_setting(row)]))
-        for each, row in zip(found, held, strict=True)
-    ]
-
-
-def _setting(row: Mapping[str, str]) -> tuple[str, ...]:
-    names = [f"{of}_{size}" for of in (PREFILLS, DECODES) for size in SIZES]
-    return tuple(row[name] for name in ("image", "model_path", "system", "isl", "osl", "concurrency", *names))
+    found = []
+    for row, below_ms in read_paired(folder / f"disagg_{engine}.csv.gz", SETTING):
+        each = _apart(engine, row)
+        found.append(replace(each, row=replace(each.row, drafts=each.row.tpot_ms < below_ms)))
+    return found
 
 
 def _apart(engine: str, row: Mapping[str, str]) -> Apart:

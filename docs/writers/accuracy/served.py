@@ -10,7 +10,7 @@ client draws lengths from 0.8 to 1.0 of those named and sends ten requests a use
 import csv
 import gzip
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,19 +172,26 @@ class Row:
         return ""
 
 
+def read_paired(path: Path, setting: Sequence[str]) -> list[tuple[dict[str, str], float]]:
+    """The rows of a file of runs, each with the TPOT (ms) below which it drafts: its twin of the same setting does not.
+
+    `setting` names the columns in which twins are equal.
+    """
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    settings = [tuple(row[name] for name in setting) for row in rows]
+    slowest: dict[tuple[str, ...], float] = {}
+    for row, key in zip(rows, settings, strict=True):
+        slowest[key] = max(slowest.get(key, 0.0), float(row["silicon_tpot_ms"] or 0.0))
+    return [(row, PAIRED * slowest[key]) for row, key in zip(rows, settings, strict=True)]
+
+
 def read_rows(folder: Path, engine: str) -> list[Row]:
     """The aggregated runs of an engine, in the file's order."""
-    with gzip.open(folder / f"agg_{engine}.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        held = list(csv.DictReader(file))
-    slowest: dict[tuple[str, ...], float] = {}
-    for row in held:
-        setting = tuple(row[name] for name in SETTING)
-        slowest[setting] = max(slowest.get(setting, 0.0), float(row["silicon_tpot_ms"] or 0.0))
     rows = []
-    for row in held:
+    for row, below_ms in read_paired(folder / f"agg_{engine}.csv.gz", SETTING):
         found = _row(engine, row)
-        apart = bool(row["image"]) and found.tpot_ms < PAIRED * slowest[tuple(row[name] for name in SETTING)]
-        rows.append(replace(found, drafts=apart))
+        rows.append(replace(found, drafts=bool(row["image"]) and found.tpot_ms < below_ms))
     return rows
 
 
