@@ -222,6 +222,31 @@ def test_a_command_stands_only_where_flags_and_the_class_for_vllm_say_all(base: 
         assert command_of(make_candidate(base, settings).scenario) is None
 
 
+def test_classes_shared_prefixes_and_the_victim_are_searched_where_there_are_some() -> None:
+    from scenarios.assembly.workloads import build_workload
+
+    def keys(scenario: Scenario, policy: str = "chunked_prefill") -> set[str]:
+        space = Space(scenario, build_workload(scenario), sheds=False)
+        assert policy in space.composed
+        return set(space._of(policy))
+
+    more = {"engine.class_s", "engine.cached_token_s"}
+    assert not more & keys(load(OVERLOAD))
+    one = workload(20, 4.0)["classes"][0]
+    shared = {**one, "name": "b", "prefix": {"tokens": 64, "groups": 2}}
+    mixed = {"workload": {"requests": 20, "classes": [one, shared]}}
+    both = load(OVERLOAD | mixed | {"engine": {"policy": "chunked_prefill", "enable_prefix_caching": True}})
+    assert more <= keys(both)
+    space, rng = Space(both, build_workload(both), sheds=False), np.random.default_rng(3)
+    drawn = [space._of("chunked_prefill")["engine.class_s"].draw(rng) for _ in range(20)]
+    assert {len(each) for each in drawn} == {0, 1, 2}
+    found = space.of({"engine.order": "weighted", "engine.class_s": {"b": 3.0}, "engine.cached_token_s": 0.1})
+    assert found is not None
+    assert weights_of(found.scenario) is None
+    assert weights_of(space.of({**found.settings, "engine.class_s": {}}).scenario)["cached_token_s"] == 0.1
+    assert "engine.victim" in keys(load(OVERLOAD, ["engine.policy=preemptive"]), "preemptive")
+
+
 def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:
     found = weights_of(make_candidate(base, {"engine.policy": "in_time", "engine.late_token_s": 0.5}).scenario)
     assert found is not None
