@@ -122,6 +122,18 @@ def test_a_trace_is_cut_in_time_and_no_request_is_lost(tmp_path: Path) -> None:
     assert sizes == [40, 41]
 
 
+def test_too_few_requests_prove_nothing_and_the_answer_says_why(tmp_path: Path) -> None:
+    rows = "".join(f"{at / 50},{900 - 90 * (at % 10)},5\n" for at in range(20))
+    (tmp_path / "trace.csv").write_text(f"arrival_time_s,input_tokens,output_tokens\n{rows}")
+    path = tmp_path / "few.yaml"
+    path.write_text(json.dumps(OVERLOAD | {"workload": {"trace": {"path": str(tmp_path / "trace.csv")}}}))
+    asked = ["search", str(path), "--objective", "mean_ttft_ms", "--trials", "18", "--workers", "1", "--no-report"]
+    done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "found")])
+    assert done.exit_code == 0, done.output
+    assert "Nothing proven" in done.stdout
+    assert "for 10 requests are too few" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_held_out_lies_between_none_and_all(base: Scenario, share: float) -> None:
     with pytest.raises(InputError, match="cannot be held out"):
