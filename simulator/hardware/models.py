@@ -201,8 +201,8 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
     """A model from a mapping of dimensions (the YAML's `model: {...}`), keyed like the fields of `Model`.
 
     With `base: NAME` the built-in model of that name gives every dimension that the mapping leaves out. Without it
-    those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. `quantization` and `kv_cache_dtype` say
-    precisions in a word (`precision.WORDS`). InputError on unknown, missing, mistyped or contradictory values.
+    those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. `quantization` and `kv_cache_dtype`
+    say precisions in a word (`precision.WORDS`). InputError on unknown, missing, mistyped or contradictory values.
     """
     mapping = spelled_out(mapping)
     defaults: dict[str, object] = {"name": "custom"}
