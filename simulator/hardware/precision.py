@@ -1,6 +1,7 @@
 """Precisions by name, as vLLM's `--quantization` and `--kv-cache-dtype` have them: what they mean for a model."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
@@ -9,7 +10,7 @@ from simulator.hardware.model import EXPERT_BYTES
 NVFP4_BYTES = EXPERT_BYTES["nvfp4"]
 
 FP8: Mapping[str, object] = {"dtype_bytes": 1}
-FP8_BLOCK: Mapping[str, object] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
+FP8_BLOCK: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 NVFP4: Mapping[str, object] = {"dtype_bytes": NVFP4_BYTES, "matmul_dtype": "nvfp4"}
 FP8_CACHE: Mapping[str, object] = {"kv_dtype_bytes": 1}
 
