@@ -250,7 +250,9 @@ def _absolute(base: Path, written: str) -> Path:
         return base / written
 
 
-_GENERATED = tuple(("workload", key) for key in ("preset", "rate", "requests", "duration_s", "arrival", "classes"))
+_GENERATED = tuple(
+    ("workload", key) for key in ("preset", "rate", "benchmark", "requests", "duration_s", "arrival", "classes")
+)
 
 
 def _contradictions(document: _Document) -> list[Finding]:
@@ -263,7 +265,7 @@ def _contradictions(document: _Document) -> list[Finding]:
         known = ("trace", "max_tokens", "predictor", *(key for _, key in _GENERATED))
         if generated or any(key not in known for key in workload):
             return []
-        hint = "give `trace: {path: ...}`, `preset`, or `classes` with `requests` or `duration_s`"
+        hint = "give `trace: {path: ...}`, `preset`, `benchmark`, or `classes` with `requests` or `duration_s`"
         return [Finding(("workload",), "holds neither a trace nor classes", hint)]
     if not generated:
         return []
