@@ -46,7 +46,7 @@ def test_a_number_of_prompts_may_be_named() -> None:
 def test_lengths_lie_between_the_shares_of_the_client() -> None:
     (loop,) = generate(of(), 0).loops
     drawn = loop.draw(2000).input_tokens
-    assert (np.min(drawn), np.max(drawn)) == (820, 1024)
+    assert (int(np.min(drawn)), int(np.max(drawn))) == (820, 1024)
 
 
 @pytest.mark.parametrize("key", ["requests", "duration_s", "classes", "preset", "arrival"])
