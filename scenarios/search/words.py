@@ -30,8 +30,8 @@ def answer(found: Searched) -> str:
         few = f"{proof.difference.n:,} requests are too few"
         why = few if proof.difference.n > 1 else "the metric is none of single requests and there is one run"
         return (
-            f"Nothing proven: {moved}; there is no interval of it, for {why}. Keep the scenario's own policy, or search "
-            "on drawn traffic."
+            f"Nothing proven: {moved}; there is no interval of it, for {why}. "
+            "Keep the scenario's own policy, or search on drawn traffic."
         )
     if not found.is_better:
         return (
