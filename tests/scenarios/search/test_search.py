@@ -252,10 +252,11 @@ def test_classes_shared_prefixes_and_the_victim_are_searched_where_there_are_som
     space, rng = Space(both, build_workload(both), sheds=False), np.random.default_rng(3)
     drawn = [space._of("chunked_prefill")["engine.class_s"].draw(rng) for _ in range(20)]
     assert {len(each) for each in drawn} == {0, 1, 2}
-    found = space.of({"engine.order": "weighted", "engine.class_s": {"b": 3.0}, "engine.cached_token_s": 0.1})
-    assert found is not None
-    assert weights_of(found.scenario) is None
-    assert weights_of(space.of({**found.settings, "engine.class_s": {}}).scenario)["cached_token_s"] == 0.1
+    cached = {"engine.order": "weighted", "engine.cached_token_s": 0.1}
+    weights = weights_of(make_candidate(both, cached).scenario)
+    assert weights is not None
+    assert weights["cached_token_s"] == 0.1
+    assert weights_of(make_candidate(both, {**cached, "engine.class_s": {"b": 3.0}}).scenario) is None
     assert "engine.victim" in keys(load(OVERLOAD, ["engine.policy=preemptive"]), "preemptive")
 
 
