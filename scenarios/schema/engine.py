@@ -6,6 +6,7 @@ is put together from these declarations when it is imported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from operator import or_
@@ -187,11 +188,15 @@ def _without_doc(annotation: Any) -> Any:
     return reduce(lambda kind, limit: Annotated[kind, limit], limits, inner)
 
 
+_RELEASE = re.compile(r"v?(\d+\.\d+)\.\d[\w.+-]*$")
+
+
 def _as_word(words: Iterable[str], value: object) -> object:
-    """YAML takes 0.20 without quotes for a number: the word that spells it."""
-    if not isinstance(value, float):
-        return value
-    return next((word for word in words if as_number(word) == value), value)
+    """The word that is meant: YAML takes 0.20 without quotes for a number, and a patch (0.20.1) follows its release."""
+    if isinstance(value, float):
+        return next((word for word in words if as_number(word) == value), value)
+    release = _RELEASE.match(value) if isinstance(value, str) else None
+    return release[1] if release is not None and release[1] in words else value
 
 
 def _built_in(policy: str) -> str:

@@ -73,3 +73,16 @@ def test_a_quantization_is_of_all_weights() -> None:
 def test_bad_precisions(model: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         scenario(model={"base": "llama-3.1-8b"} | model)
+
+
+@pytest.mark.parametrize(
+    ("written", "release"), [("0.20", "0.20"), (0.2, "0.20"), ("0.20.1", "0.20"), ("v0.11.2", "0.11")]
+)
+def test_a_version_is_read_as_it_is_written_elsewhere(written: object, release: str) -> None:
+    assert scenario(engine={"policy": "vllm", "version": written}).engine.parameter("version") == release
+
+
+@pytest.mark.parametrize("written", ["0.9.2", "0.201", "20.1", "0.20-1"])
+def test_another_version_is_refused(written: str) -> None:
+    with pytest.raises(InputError, match=f"unknown version '{written}'"):
+        scenario(engine={"policy": "vllm", "version": written})
