@@ -87,7 +87,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
 
 def _profile(scenario: Scenario, cost: CostModel) -> Profile | None:
     """Return the profile that prices the steps; None for another cost, which does not load the profiles' modules."""
-    if scenario.cost.kind != "profile":
+    if scenario.resolve_cost().kind != "profile":
         return None
     from simulator.timing.profile import ProfileCost
 
@@ -98,7 +98,7 @@ def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """Return the profile's name, the known error of its step times, and the source of each of its parts."""
     profile = _profile(scenario, cost)
     if profile is None:
-        given = isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig))
+        given = isinstance(scenario.resolve_cost(), (LinearCostConfig, OwnCostConfig))
         return {"error": GIVEN if given else NOT_VALIDATED}
     from scenarios.profiles import held_out_mape
     from simulator.timing.tables import parts_of

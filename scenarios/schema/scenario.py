@@ -19,6 +19,7 @@ from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
     Tag,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
@@ -26,10 +27,11 @@ from pydantic import (
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
 from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
-from scenarios.schema.cost import Cost, RooflineCostConfig
+from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
+from scenarios.schema.left_out import Around, Defaults, defaults_of, given_keys, is_servers
 from scenarios.schema.measure import Measure
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.router import Router, RouterConfig, as_config
@@ -207,7 +209,7 @@ class Scenario(Strict):
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
-    cost: Annotated[Cost, doc("source of the step times")] = RooflineCostConfig(kind="roofline")
+    cost: Annotated[Cost, doc("source of the step times; of a policy that is a server's, left out: auto")] = RooflineCostConfig(kind="roofline")
     host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
         None
     )
@@ -243,6 +245,12 @@ class Scenario(Strict):
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
+    _defaults: Defaults | None = PrivateAttr(default=None)
+
+    @property
+    def defaults(self) -> Defaults | None:
+        """The server's defaults, which hold for keys that are left out; None where the plain ones do."""
+        return self._defaults
 
     @property
     def base_dir(self) -> Path:
@@ -252,6 +260,7 @@ class Scenario(Strict):
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
         found = {**self.model_dump(), "engine": self.engine.resolved(), **self.resolved_around()}
+        found["cost"] = self.resolve_cost().model_dump()
         if self.fleet is not None:
             found["fleet"] = [
                 {**group.model_dump(exclude_none=True), "replicas": group.initial_replicas} for group in self.fleet
@@ -312,6 +321,10 @@ class Scenario(Strict):
         gpu = self.hardware.gpu
         return find_gpu(gpu) if isinstance(gpu, str) else custom_gpu(gpu)
 
+    def resolve_cost(self) -> Cost:
+        """The source of the step times, `auto` being what it stands for."""
+        return self.cost.chosen(self)[0] if isinstance(self.cost, AutoCostConfig) else self.cost
+
     def resolve_host(self) -> Host:
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.
 
@@ -322,7 +335,7 @@ class Scenario(Strict):
 
         usual = Host()
         if self.cost.takes_host(self):
-            asked = self.engine.given().get("async_scheduling")
+            asked = self.engine.settled().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
             usual = server_of(self.engine.policy).host(version, asked)
         own = self.host
@@ -346,6 +359,25 @@ class Scenario(Strict):
     def resolve_slo(self) -> Slo | None:
         """Limits and targets as the metrics take them; None where the scenario has none."""
         return None if self.slo is None else self.slo.slo()
+
+    @model_validator(mode="after")
+    def _as_its_server(self, info: ValidationInfo) -> Self:
+        """Take the server's defaults for keys that are left out; they do not become given."""
+        if not is_servers(self):
+            return self
+        around: Around = info.context or {}
+        self._defaults = defaults_of(self, around)
+        usual = self._defaults.filled(given_keys(self))
+        rooms: dict[str, dict[str, Any]] = {"engine": {}, "hardware": {}}
+        for path, value in usual.items():
+            room, _, key = path.partition(".")
+            rooms[room][key] = value
+        hardware = self.hardware.model_copy()
+        hardware.__dict__.update(rooms["hardware"])
+        self.__dict__ |= {"engine": self.engine.with_usual(rooms["engine"]), "hardware": hardware}
+        if "cost" not in self.model_fields_set:
+            self.__dict__["cost"] = AutoCostConfig(kind="auto")
+        return self
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:

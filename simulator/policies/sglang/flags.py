@@ -6,19 +6,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.policies.sglang import speculative_flags
-from simulator.servers import Flag, Launch
+from simulator.servers import Flag, Launch, Startup
 
+_MAX_PREFILL_TOKENS = 16384
 FP8 = ("fp8_e4m3", "fp8_e5m2", "fp8")
 _ORDERS = {name: name for name in ("fcfs", "lpm", "lof", "dfs-weight")}
 
 
-def _defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
-    """Return what depends on the GPU, of 0.5.9 (`_handle_gpu_memory_settings`); the share of memory is not rebuilt.
+_TIERS = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512), (float("inf"), 16384, 512, 512))
+"""GPUs with less memory (GiB), their chunks, and the largest batch of their CUDA graphs: below four GPUs, and from."""
 
+
+def _defaults(startup: Startup) -> Mapping[str, object]:
+    """Return what depends on the GPU and on what else is said, of 0.5.9 (`_handle_gpu_memory_settings`).
+
+    Of memory, what chunks, CUDA graphs, parallel ranks and drafts take is left to them, 10 GiB at least on large GPUs.
     Requests at a time are bounded by memory: `max_running_requests` is between 2,048 and 4,096, or 48 with drafts.
     """
-    chunk = next((size for below, size in ((35, 2048), (60, 4096), (160, 8192)) if memory_gib < below), 16384)
-    return {"engine.max_num_seqs": 2048, "engine.chunked_prefill_size": chunk}
+    given, memory_mib = startup.given, 1024 * startup.memory_gib
+    _, usual, few, many = next(tier for tier in _TIERS if startup.memory_gib < tier[0])
+    chunk = given.get("engine.chunked_prefill_size") or usual
+    prefill = given.get("engine.max_prefill_tokens") or _MAX_PREFILL_TOKENS
+    ranks = given.get("hardware.tensor_parallel", 1)
+    reserved = 512 + 1.5 * max(chunk if chunk > 0 else prefill, 2048) + 2 * (few if ranks < 4 else many) + 128 * ranks
+    reserved = max(reserved, 10 * 1024) if startup.memory_gib > 60 else reserved
+    method = (given.get(speculative_flags.KEY) or {}).get("method", "ngram")
+    reserved += {"ngram": 0, "draft_model": 6 * 1024}.get(method, 2 * 1024)
+    drafts = speculative_flags.KEY in given and given[speculative_flags.KEY] is not None
+    return {
+        "engine.max_num_seqs": speculative_flags.MAX_RUNNING_REQUESTS if drafts else 2048,
+        "engine.chunked_prefill_size": usual,
+        "engine.max_num_batched_tokens": max(chunk, prefill),
+        "hardware.mem_fraction_static": round((memory_mib - reserved) / memory_mib, 3),
+    }
 
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
@@ -50,7 +70,7 @@ LAUNCH = Launch(
         Flag("--tp-size --tensor-parallel-size --tp", "hardware.tensor_parallel", default=1),
         Flag("--max-running-requests", "engine.max_num_seqs"),
         Flag("--chunked-prefill-size", "engine.chunked_prefill_size"),
-        Flag("--max-prefill-tokens", "engine.max_prefill_tokens", default=16384, always=True),
+        Flag("--max-prefill-tokens", "engine.max_prefill_tokens", default=_MAX_PREFILL_TOKENS, always=True),
         Flag("--mem-fraction-static", "hardware.mem_fraction_static"),
         Flag("--schedule-policy", "engine.order", default="fcfs", always=True, words=_ORDERS),
         Flag("--schedule-conservativeness", "engine.schedule_conservativeness", default=1.0, always=True),

@@ -1,0 +1,89 @@
+"""The keys that a scenario leaves out, where its policy is a server's: they are as that server has them by default.
+
+So it is for `policy: vllm`, `sglang` and `tensorrt_llm`. A scenario whose cost of steps is linear, or a class of one's
+own, studies an algorithm and no server: there the plain defaults hold, which the schema shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from simulator.plan import PolicyFeatures
+from simulator.policies import policy_class, policy_parameters, server_of
+from simulator.servers import Startup
+
+if TYPE_CHECKING:
+    from scenarios.schema.scenario import Scenario
+
+ASYNC, CACHING, STATIC = "engine.async_scheduling", "engine.enable_prefix_caching", "hardware.mem_fraction_static"
+_OTHER_SHARES = ("hardware.gpu_memory_utilization", "hardware.num_gpu_blocks")
+_OF_ENGINE = ("block_size", "enable_prefix_caching")
+_OF_HARDWARE = ("gpu_memory_utilization", "mem_fraction_static")
+
+
+class Around(TypedDict, total=False):
+    """What a group of a fleet knows of itself beside its scenario: its role, and whether it pulls by a connector."""
+
+    role: Literal["both", "prefill", "decode"]
+    pulls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """A server's defaults by dotted key. `gave_way` says why some of them are not what the server alone would do."""
+
+    server: str
+    values: Mapping[str, Any]
+    gave_way: Mapping[str, str]
+
+    def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the keys that are not given. A share of memory that is given stays the only one."""
+        ours = {key: value for key, value in self.values.items() if key not in given}
+        if any(given.get(key) is not None for key in _OTHER_SHARES):
+            ours.pop(STATIC, None)
+        return ours
+
+
+def is_servers(scenario: Scenario) -> bool:
+    """Return whether keys that are left out are a server's."""
+    if scenario.engine.policy_file is not None or isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig)):
+        return False
+    return PolicyFeatures.of(policy_class(scenario.engine.policy)).is_server
+
+
+def given_keys(scenario: Scenario) -> dict[str, Any]:
+    """Return the given keys of engine and hardware with their values, dotted."""
+    data = scenario.model_dump(include={"engine", "hardware"}, exclude_unset=True)
+    return {f"{room}.{key}": value for room, values in data.items() for key, value in values.items()}
+
+
+def defaults_of(scenario: Scenario, around: Around) -> Defaults:
+    """Return what the server of the scenario's policy does by default on its GPU."""
+    engine, gpu = scenario.engine, scenario.resolve_gpu()
+    launch, cls = server_of(engine.policy).launch, policy_class(engine.policy)
+    assert launch is not None  # every server's policy has a command line
+    version = engine.parameter("version")
+    model = scenario.resolve_model()
+    found = launch.usual(Startup(gpu.memory_gib, gpu.name, version, model, given_keys(scenario)))
+    known = {f"engine.{key}" for key in (*policy_parameters(cls), *_OF_ENGINE)}
+    known |= {f"hardware.{key}" for key in _OF_HARDWARE}
+    values = {key: value for key, value in found.items() if key in known}
+    gave_way = {key: why for key, why in _gives_way(cls, around).items() if values.get(key)}
+    name = " ".join(filter(None, (launch.programs[0], version, "on", gpu.name)))
+    return Defaults(name, {**values, **dict.fromkeys(gave_way, False)}, gave_way)
+
+
+def _gives_way(cls: type, around: Around) -> dict[str, str]:
+    """Return the defaults of a server that cannot be simulated here, each with the reason."""
+    found = {}
+    role = around.get("role", "both")
+    if not PolicyFeatures.of(cls).caches_prefixes:
+        found[CACHING] = "this policy shares no prefixes here"
+    elif role == "decode" and not around.get("pulls"):
+        found[CACHING] = "the group computes no prompts that it could keep"
+    if role != "both":
+        found[ASYNC] = "groups that prefill or decode for others plan each step after the one before"
+    return found
