@@ -74,12 +74,13 @@ class Launch:
     a YAML file that `options_flags` name, `variables` in the environment. `without_effect` are flags that change
     neither schedule nor step times, by what they are about; `not_modelled` those that may, by why they do not here; `*`
     in a name stands for anything.
-    `defaults` are the server's own where they depend on its circumstances; `fixed` is
-    written for a policy without these keys; `written` are values that differ from the policy's parameters when they
-    are written, and `joined` makes keys of the policy that no flag says from those that one does, and from the name
-    of the `model` and the keys that flags `said`. `is_own` says that the policy is the server's own, and not only
-    near to it. `container` is an image that starts the server. A server of the same program from before a version
-    says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark on its commands.
+    `defaults` are the server's own where they depend on its circumstances; a key of `instead` that is given stands for
+    the defaults of others. `fixed` is written for a policy without these keys; `written` are values that differ from
+    the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from those
+    that one does, and from the name of the `model` and the keys that flags `said`. `is_own` says that the policy is the
+    server's own, and not only near to it. `container` is an image that starts the server. A server of the same program
+    from before a version says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark
+    on its commands.
     """
 
     programs: Sequence[str]
@@ -98,6 +99,7 @@ class Launch:
     is_own: bool = True
     fixed: Mapping[str, object] = field(default_factory=dict)
     defaults: Callable[[Startup], Mapping[str, object]] | None = None
+    instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
     remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
     joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
     written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
@@ -109,6 +111,11 @@ class Launch:
         """Return what the server does, by dotted key, where the key is not said; what else is said counts."""
         found = {flag.key: flag.default for flag in (*self.options, *self.flags) if flag.default is not None}
         return found | dict(self.defaults(startup) if self.defaults is not None else {})
+
+    def left_out(self, usual: Mapping[str, object], given: Mapping[str, Any]) -> dict[str, object]:
+        """Return those of the usual values that hold beside what is given."""
+        replaced = [other for key, others in self.instead.items() if given.get(key) is not None for other in others]
+        return {key: value for key, value in usual.items() if key not in given and key not in replaced}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
 from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.policies import server_of
@@ -58,12 +59,13 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
         "replicas": group.replicas,
         "cost": {"kind": _kind(scenario), **_cost(scenario, cost)},
         **_around(scenario, cost),
+        **({} if (told := compared(scenario)) is None else {"defaults": told}),
     }
 
 
 def _kind(scenario: Scenario) -> str:
     """Return the kind of cost; of a user's own the class without the folder, which differs between machines."""
-    own = scenario.cost
+    own = scenario.resolve_cost()
     return f"{own.file.name}:{own.kind.rpartition(':')[2]}" if isinstance(own, OwnCostConfig) else own.kind
 
 

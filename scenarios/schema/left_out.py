@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from scenarios.schema.engine import ONLY_GIVEN
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class, policy_parameters, server_of
 from simulator.servers import Startup
@@ -18,8 +19,7 @@ from simulator.servers import Startup
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
 
-ASYNC, CACHING, STATIC = "engine.async_scheduling", "engine.enable_prefix_caching", "hardware.mem_fraction_static"
-_OTHER_SHARES = ("hardware.gpu_memory_utilization", "hardware.num_gpu_blocks")
+ASYNC, CACHING = "engine.async_scheduling", "engine.enable_prefix_caching"
 _OF_ENGINE = ("block_size", "enable_prefix_caching")
 _OF_HARDWARE = ("gpu_memory_utilization", "mem_fraction_static")
 
@@ -38,13 +38,7 @@ class Defaults:
     server: str
     values: Mapping[str, Any]
     gave_way: Mapping[str, str]
-
-    def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the keys that are not given. A share of memory that is given stays the only one."""
-        ours = {key: value for key, value in self.values.items() if key not in given}
-        if any(given.get(key) is not None for key in _OTHER_SHARES):
-            ours.pop(STATIC, None)
-        return ours
+    taken: Mapping[str, Any]  # those of keys that are left out
 
 
 def is_servers(scenario: Scenario) -> bool:
@@ -55,7 +49,7 @@ def is_servers(scenario: Scenario) -> bool:
 
 
 def given_keys(scenario: Scenario) -> dict[str, Any]:
-    """Return the given keys of engine and hardware with their values, dotted."""
+    """Return the keys of engine and hardware that are given, dotted, with their values."""
     data = scenario.model_dump(include={"engine", "hardware"}, exclude_unset=True)
     return {f"{room}.{key}": value for room, values in data.items() for key, value in values.items()}
 
@@ -67,13 +61,37 @@ def defaults_of(scenario: Scenario, around: Around) -> Defaults:
     assert launch is not None  # every server's policy has a command line
     version = engine.parameter("version")
     model = scenario.resolve_model()
-    found = launch.usual(Startup(gpu.memory_gib, gpu.name, version, model, given_keys(scenario)))
-    known = {f"engine.{key}" for key in (*policy_parameters(cls), *_OF_ENGINE)}
+    given = given_keys(scenario)
+    found = launch.usual(Startup(gpu.memory_gib, gpu.name, version, model, given))
+    known = {f"engine.{key}" for key in (*policy_parameters(cls), *_OF_ENGINE) if key not in ONLY_GIVEN}
     known |= {f"hardware.{key}" for key in _OF_HARDWARE}
     values = {key: value for key, value in found.items() if key in known}
     gave_way = {key: why for key, why in _gives_way(cls, around).items() if values.get(key)}
     name = " ".join(filter(None, (launch.programs[0], version, "on", gpu.name)))
-    return Defaults(name, {**values, **dict.fromkeys(gave_way, False)}, gave_way)
+    values |= dict.fromkeys(gave_way, False)
+    return Defaults(name, values, gave_way, launch.left_out(values, given))
+
+
+def compared(scenario: Scenario) -> dict[str, Any] | None:
+    """Return whose defaults hold, which keys have them, left out or not, and which do not; None for plain ones.
+
+    It says the same of a scenario that writes the defaults out.
+    """
+    defaults = scenario.defaults
+    if defaults is None:
+        return None
+    rooms = {"engine": scenario.engine.parameter, "hardware": lambda key: getattr(scenario.hardware, key)}
+    now = {}
+    for path in defaults.values:
+        room, _, key = path.partition(".")
+        is_own = room == "engine" and key in _OF_ENGINE
+        now[path] = getattr(scenario.engine, key) if is_own else rooms[room](key)
+    told: dict[str, Any] = {"of": defaults.server}
+    told["taken"] = {path: value for path, value in now.items() if value == defaults.values[path]}
+    told["otherwise"] = {path: defaults.values[path] for path in now if path not in told["taken"]}
+    if defaults.gave_way:
+        told["gave_way"] = dict(defaults.gave_way)
+    return told
 
 
 def _gives_way(cls: type, around: Around) -> dict[str, str]:

@@ -31,7 +31,7 @@ from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
-from scenarios.schema.left_out import Around, Defaults, defaults_of, given_keys, is_servers
+from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.measure import Measure
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.router import Router, RouterConfig, as_config
@@ -209,7 +209,9 @@ class Scenario(Strict):
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
-    cost: Annotated[Cost, doc("source of the step times; of a policy that is a server's, left out: auto")] = RooflineCostConfig(kind="roofline")
+    cost: Annotated[Cost, doc("source of the step times; of a policy that is a server's, left out: auto")] = (
+        RooflineCostConfig(kind="roofline")
+    )
     host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
         None
     )
@@ -365,11 +367,9 @@ class Scenario(Strict):
         """Take the server's defaults for keys that are left out; they do not become given."""
         if not is_servers(self):
             return self
-        around: Around = info.context or {}
-        self._defaults = defaults_of(self, around)
-        usual = self._defaults.filled(given_keys(self))
+        self._defaults = defaults_of(self, info.context or Around())
         rooms: dict[str, dict[str, Any]] = {"engine": {}, "hardware": {}}
-        for path, value in usual.items():
+        for path, value in self._defaults.taken.items():
             room, _, key = path.partition(".")
             rooms[room][key] = value
         hardware = self.hardware.model_copy()

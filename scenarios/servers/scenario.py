@@ -111,9 +111,11 @@ def _given(launch: Launch, read: Read, startup: Startup, places: dict[str, str])
     """Return what flags say and, where they say nothing, what the server then does."""
     given = {key: value for key, (value, _) in read.taken.items()}
     places |= {key: flag for key, (_, flag) in read.taken.items()}
-    for key, value in launch.usual(replace(startup, given=given)).items():
-        if key not in given and not (key == STATIC and _TOKENS in given):
-            given[key], places[key] = value, _BY_DEFAULT
+    usual = launch.usual(replace(startup, given=given))
+    if _TOKENS in given:
+        usual.pop(STATIC, None)
+    for key, value in launch.left_out(usual, given).items():
+        given[key], places[key] = value, _BY_DEFAULT
     about = {**given, "model": read.model, "said": frozenset(read.taken)}
     for key, value in (launch.joined(about) if launch.joined else {}).items():
         given[key], places[key] = value, "follows from the others"

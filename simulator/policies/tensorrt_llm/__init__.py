@@ -153,7 +153,6 @@ SERVER = Server(
         " on H200 and B200 (aiconfigurator's silicon samples). Of Llama-3.1-8B fp8 on B200 at 64 at once 580 us of idle"
         " GPU an iteration were seen (NVIDIA/TensorRT-LLM, issue 13957)",
     ),
-    overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
 )
