@@ -85,7 +85,7 @@ def test_graphs_are_captured_up_to_twice_the_batch() -> None:
 
 def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
     """vLLM's graphs hold prompts up to the captured size, SGLang's none; a fitted profile knows no launches."""
-    of = ("model=qwen3-32b", "hardware={gpu: h100, tensor_parallel: 4}")
+    of = ("model=mixtral-8x7b", "hardware={gpu: h100, tensor_parallel: 4}")
     vllm, sglang = built(*of, "engine={policy: vllm}").options, built(*of, "engine={policy: sglang}").options
     assert vllm.layer_launch_s == sglang.layer_launch_s > 0.0
     assert (vllm.launched_above, sglang.launched_above) == (vllm.max_capture_tokens, 0)
