@@ -193,4 +193,5 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="sglang",
+    prompt_graphs=False,
 )

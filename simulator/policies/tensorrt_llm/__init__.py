@@ -155,4 +155,5 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="trtllm",
+    prompt_graphs=False,
 )
