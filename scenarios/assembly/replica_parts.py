@@ -73,7 +73,7 @@ def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
     kv, groups = _build_kv(scenario, policy, apart)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
-    cost, (make_blocks, make_blocks_by_id) = scenario.resolve_cost().build(scenario), _build_blocks(scenario)
+    cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     if groups is not None:
         make_blocks = blocks_of(scenario, groups)
     group_cost = build_group_cost(scenario, cost)

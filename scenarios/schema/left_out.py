@@ -1,6 +1,6 @@
 """The keys that a scenario leaves out, where its policy is a server's: they are as that server has them by default.
 
-So it is for `policy: vllm`, `sglang` and `tensorrt_llm`. A scenario whose cost of steps is linear, or a class of one's
+So it is for policies with `is_server`. A scenario whose cost of steps is linear, or a class of one's
 own, studies an algorithm and no server: there the plain defaults hold, which the schema shows.
 """
 
@@ -39,6 +39,10 @@ class Defaults:
     values: Mapping[str, Any]
     gave_way: Mapping[str, str]
     taken: Mapping[str, Any]  # those of keys that are left out
+
+    def of(self, room: str) -> dict[str, Any]:
+        """Return what is taken for keys of `engine` or `hardware`."""
+        return {path.partition(".")[2]: value for path, value in self.taken.items() if path.startswith(f"{room}.")}
 
 
 def is_servers(scenario: Scenario) -> bool:

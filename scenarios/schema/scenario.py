@@ -365,18 +365,13 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _as_its_server(self, info: ValidationInfo) -> Self:
         """Take the server's defaults for keys that are left out; they do not become given."""
-        if not is_servers(self):
-            return self
-        self._defaults = defaults_of(self, info.context or Around())
-        rooms: dict[str, dict[str, Any]] = {"engine": {}, "hardware": {}}
-        for path, value in self._defaults.taken.items():
-            room, _, key = path.partition(".")
-            rooms[room][key] = value
-        hardware = self.hardware.model_copy()
-        hardware.__dict__.update(rooms["hardware"])
-        self.__dict__ |= {"engine": self.engine.with_usual(rooms["engine"]), "hardware": hardware}
-        if "cost" not in self.model_fields_set:
-            self.__dict__["cost"] = AutoCostConfig(kind="auto")
+        if is_servers(self):
+            self._defaults = defaults_of(self, info.context or Around())
+            hardware = self.hardware.model_copy()
+            hardware.__dict__.update(self._defaults.of("hardware"))
+            self.__dict__ |= {"engine": self.engine.with_usual(self._defaults.of("engine")), "hardware": hardware}
+            if "cost" not in self.model_fields_set:
+                self.__dict__["cost"] = AutoCostConfig(kind="auto")
         return self
 
     @model_validator(mode="after")
