@@ -300,6 +300,21 @@ class View(Protocol):
         """Blocks that one more token for every decoding request takes, paused requests included."""
 
 
+class TakesOver(NamedTuple):
+    """How a server decodes requests that another has prefilled.
+
+    `reserves`: a request takes memory for all of its `max_tokens` at once. `reserved_tokens` of memory are left for
+    each request that is here or on its way, and found free for the next. At most `max_num_seqs` and `extra_slots` are
+    here or on their way; None: any number. `room_first`: a prompt is computed elsewhere once there is room for it here,
+    and its first token is sent from here.
+    """
+
+    reserves: bool = False
+    reserved_tokens: int = 0
+    extra_slots: int | None = None
+    room_first: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Properties of a policy as it is configured, which its plans do not show.
@@ -321,6 +336,7 @@ class Traits:
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
     encodes_images: bool = False  # its notes say what the encoder computes (`EncoderNote`)
     max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
+    takes_over: TakesOver | None = None  # None: by the rules of vLLM's connectors, if it `preempts`
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait

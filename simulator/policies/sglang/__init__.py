@@ -12,7 +12,7 @@ from annotated_types import Ge, Le, doc
 
 from simulator.front_end import FrontEnd
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import StepPlan, Traits, View
+from simulator.plan import StepPlan, TakesOver, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import LIKE_SYNC
@@ -24,6 +24,9 @@ from simulator.policies.sglang.step import step
 from simulator.request import RequestView
 from simulator.servers import Server
 from simulator.timing.host import Host
+
+NUM_RESERVED_DECODE_TOKENS = 512
+"""Tokens that a decoding server leaves free for each request (arg_groups/fields/disagg.py:109)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,12 @@ class Sglang:
             ranks_when_tried=True,
             whole_prompts=self.chunked_prefill_size == -1,
             pauses_decodes=not self.enable_mixed_chunk,
+            takes_over=TakesOver(
+                reserved_tokens=NUM_RESERVED_DECODE_TOKENS,
+                # `disaggregation_decode_extra_slots` (arg_groups/pd_disaggregation_hook.py:133)
+                extra_slots=2 * self.max_num_seqs if self.max_num_seqs <= 32 else 0,
+                room_first=True,
+            ),
         )
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:

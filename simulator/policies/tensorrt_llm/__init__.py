@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
-from simulator.plan import StepPlan, Traits, View
+from simulator.plan import StepPlan, TakesOver, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
@@ -92,6 +92,7 @@ class TensorrtLlm:
             takes_whole_prompt=not self._grants,
             whole_prompts=not self.enable_chunked_prefill,
             reserves=self._grants,
+            takes_over=None if self.capacity_policy == "static_batch" else TakesOver(self._grants, extra_slots=0),
         )
 
     @property
