@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
 from simulator.request import Request, RequestView
 from simulator.speculative.speculation import Drafting
+from simulator.takes_over import TakesOver
 
 
 class Holds(Enum):
@@ -298,21 +299,6 @@ class View(Protocol):
     @property
     def decode_blocks_needed(self) -> int:
         """Blocks that one more token for every decoding request takes, paused requests included."""
-
-
-class TakesOver(NamedTuple):
-    """How a server decodes requests that another has prefilled.
-
-    `reserves`: a request takes memory for all of its `max_tokens` at once. `reserved_tokens` of memory are left for
-    each request that is here or on its way, and found free for the next. At most `max_num_seqs` and `extra_slots` are
-    here or on their way; None: any number. `room_first`: a prompt is computed elsewhere once there is room for it here,
-    and its first token is sent from here.
-    """
-
-    reserves: bool = False
-    reserved_tokens: int = 0
-    extra_slots: int | None = None
-    room_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from typing import Final
 
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
-from simulator.plan import TakesOver
 from simulator.request import Request, RequestView
 from simulator.request_state import RequestState
+from simulator.takes_over import TakesOver
 
 CLIP_MAX_NEW_TOKENS: Final = 4096  # SGLang's, of an answer
 _FEW: Final = 8  # with so many requests, what is left for each is more than one alone may come to need

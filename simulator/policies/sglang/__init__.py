@@ -12,7 +12,7 @@ from annotated_types import Ge, Le, doc
 
 from simulator.front_end import FrontEnd
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import StepPlan, TakesOver, Traits, View
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import LIKE_SYNC
@@ -23,6 +23,7 @@ from simulator.policies.sglang.prefill_delayer import PrefillDelayer
 from simulator.policies.sglang.step import step
 from simulator.request import RequestView
 from simulator.servers import Server
+from simulator.takes_over import TakesOver
 from simulator.timing.host import Host
 
 NUM_RESERVED_DECODE_TOKENS = 512

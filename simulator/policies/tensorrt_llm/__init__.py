@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
-from simulator.plan import StepPlan, TakesOver, Traits, View
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
@@ -21,6 +21,7 @@ from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
 from simulator.servers import Server
+from simulator.takes_over import TakesOver
 from simulator.timing.host import Host
 
 CapacityPolicy = Annotated[
