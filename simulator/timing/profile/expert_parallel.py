@@ -102,11 +102,17 @@ class ExpertParallelCost:
         padded = [self.cost.padded(largest)] * len(tokens) if as_graph else tokens
         total = sum(padded)
         layer_us = max(self._layer_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
-        layer_us += self.experts.shared_us(total, len(shapes))
+        layer_us += self._experts_us(total, len(shapes))
         layer_us += 2 * self.exchange.us(total, min(padded))
         rest_us = max(self._rest_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
         host_s = self.cost.options.host_s
         return 1e-6 * (profile.layers * layer_us + rest_us) + (profile.host_s if host_s is None else host_s)
+
+    def _experts_us(self, tokens: int, ranks: int) -> float:
+        copies = self.exchange.copies
+        if copies is None or copies >= ranks or not isinstance(self.experts, RoutedExperts):
+            return self.experts.shared_us(tokens, ranks)
+        return self.experts.reached_us(tokens, ranks, copies)
 
     def _layer_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile
