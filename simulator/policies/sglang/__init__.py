@@ -202,4 +202,5 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="sglang",
+    prompt_graphs=False,
 )

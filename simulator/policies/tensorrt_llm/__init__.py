@@ -156,4 +156,5 @@ SERVER = Server(
     overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
+    prompt_graphs=False,
 )
