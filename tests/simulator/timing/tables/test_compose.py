@@ -249,9 +249,9 @@ def test_all_reduces_among_more_than_were_measured_are_extrapolated() -> None:
         assert part.how == "extrapolated"
     tokens = float(sizes[-1]) / (LLAMA.hidden * 2)
     eight = found["h100", 8].at(tokens)
-    assert eight == pytest.approx(LLAMA.sublayers * float(us[-1]) * (7 / 8) / (3 / 4))
-    assert found["gb200", 16].at(tokens) == pytest.approx(eight * (15 / 16) / (7 / 8))
+    assert eight == pytest.approx(LLAMA.sublayers * float(us[-1]) * (7 / 8) / (3 / 4), rel=1e-4)
+    assert found["gb200", 16].at(tokens) == pytest.approx(eight * (15 / 16) / (7 / 8), rel=1e-4)
     network = 2 * 20.0 + 2 * 0.5 * float(sizes[-1]) / 8 / 50e3
-    assert found["h100", 16].at(tokens) == pytest.approx(eight + LLAMA.sublayers * network)
+    assert found["h100", 16].at(tokens) == pytest.approx(eight + LLAMA.sublayers * network, rel=1e-4)
     with pytest.raises(InputError, match="no all-reduce among 8"):
         wider_all_reduce(TABLES, LLAMA, H100, 8)
