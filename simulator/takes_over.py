@@ -8,11 +8,12 @@ class TakesOver(NamedTuple):
 
     `reserves`: a request takes memory for all of its `max_tokens` at once. `reserved_tokens` of memory are left for
     each request that is here or on its way, and found free for the next. At most `max_num_seqs` and `extra_slots` are
-    here or on their way; None: any number. `room_first`: a prompt is computed elsewhere once there is room for it here,
-    and its first token is sent from here.
+    here or on their way; None: any number. `sends_first`: a request's first token is sent from here, as it begins to
+    decode. `room_first`, which needs that: its prompt is computed elsewhere once there is room for it here.
     """
 
     reserves: bool = False
     reserved_tokens: int = 0
     extra_slots: int | None = None
+    sends_first: bool = False
     room_first: bool = False

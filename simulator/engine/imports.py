@@ -11,7 +11,8 @@ request arrives (`pop_preallocated`, :1333), its prompt is computed after that, 
 request joins (`get_next_disagg_decode_batch_to_run`, :3241). Memory is there if `num_reserved_decode_tokens` are left
 for each request (`_allocatable_token_budgets`, :2083; `_required_admission_tokens`, :508). TensorRT-LLM's capacity
 scheduler gives it memory for its whole answer, and counts it from then on (`GuaranteedNoEvictPolicy` in
-tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py, 002f3cc; `_prepare_disagg_gen_init` in py_executor.py).
+tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py, 002f3cc; `_prepare_disagg_gen_init` in py_executor.py); it sends
+the first token, too (`_handle_first_token_response`).
 
 Left out: SGLang brings a retracted request's KV back from the host, here it is computed again; TensorRT-LLM's prompts
 of the server's own, which come after these.
@@ -84,7 +85,7 @@ class Imports:
         state = self._state
         live = self._new_request(request)
         if prefilled is not None:
-            live.take_over(prefilled)
+            self._take_over(live, prefilled)
         state.requests[live.row] = request
         state.lives[live.row] = live
         self._offered.append(live)
@@ -94,10 +95,14 @@ class Imports:
         self._elsewhere[row] = self._loading.pop(row)
 
     def prefilled(self, row: int, prefilled: RequestState) -> None:
-        """That prompt is computed: its KV moves. No client has the first token yet."""
+        """That prompt is computed: its KV moves."""
         live = self._loading[row] = self._elsewhere.pop(row)
+        self._take_over(live, prefilled)
+
+    def _take_over(self, live: RequestState, prefilled: RequestState) -> None:
         live.take_over(prefilled)
-        live.lose_outputs(1, prefilled.last_token_s)
+        if self.rule.sends_first:
+            live.lose_outputs(1, prefilled.last_token_s)
 
     def arrived(self, row: int) -> None:
         """The KV of a request is here."""

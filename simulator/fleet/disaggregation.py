@@ -6,8 +6,9 @@ sample it again). The prefilling replica keeps the KV until its transfer has end
 has taken blocks, so where decoding lacks memory, prefilling comes to lack it too. An abort during a transfer lets the
 transfer end, and then frees both sides. A request of a single token has no second half.
 
-A decoding server that takes memory first (`TakesOver.room_first`) is asked for it as the request arrives. Its prompt is
-computed after that, and TTFT ends as it joins the decoding batch: so SGLang does, whose prefilling server leaves a
+Where the decoding server sends the first token (`TakesOver`: SGLang and TensorRT-LLM), TTFT ends as the request joins
+the batch there. One that takes memory first is asked for it as the request arrives, and its prompt is computed after
+that: so SGLang does, whose prefilling server leaves a
 request in its bootstrap queue until the other has told where its KV goes (`pop_bootstrapped`, SGLang 0.5.23,
 python/sglang/srt/disaggregation/prefill.py:497). Its chunks' KV moves chunk by chunk; here it moves as one.
 
@@ -183,11 +184,11 @@ class Disaggregation:
 
     def _first_is_sent(self, half: _Half) -> bool:
         """Whether the replica that prefills sends the first token."""
-        return half.target not in self._pulls and not self._is_room_first(half.target)
+        return half.target not in self._pulls and not self._imports[half.target].rule.sends_first
 
     def _joined(self, replica: Replica, live: RequestState) -> None:
         """A request decodes from now on; it may send its first token."""
-        if not self._imports[replica.index].rule.room_first:
+        if not self._imports[replica.index].rule.sends_first:
             return
         if replica.first_tokens is not None:
             running, streams = len(replica.state.running), replica.state.traits.streams

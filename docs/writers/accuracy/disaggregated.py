@@ -135,7 +135,10 @@ def scenario_apart(apart: Apart, waves: int = WAVES) -> dict[str, Any] | None:
         "hardware": {"gpu": hardware["gpu"]},
         "engine": {**found["engine"], "async_scheduling": True, "enable_prefix_caching": False},
         "fleet": fleet,
-        "kv_transfer": {"bandwidth_gb_s": PORT_GB_S * apart.prefill.count * apart.prefill.gpus},
+        "kv_transfer": {
+            "bandwidth_gb_s": PORT_GB_S * apart.prefill.count * apart.prefill.gpus,
+            **({"connector": "nixl"} if row.engine == "vllm" else {}),
+        },
         "router": "least_loaded",
     }
 

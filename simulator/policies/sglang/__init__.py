@@ -144,6 +144,7 @@ class Sglang:
                 reserved_tokens=NUM_RESERVED_DECODE_TOKENS,
                 # `disaggregation_decode_extra_slots` (arg_groups/pd_disaggregation_hook.py:133)
                 extra_slots=2 * self.max_num_seqs if self.max_num_seqs <= 32 else 0,
+                sends_first=True,
                 room_first=True,
             ),
         )

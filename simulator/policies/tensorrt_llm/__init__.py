@@ -93,7 +93,9 @@ class TensorrtLlm:
             takes_whole_prompt=not self._grants,
             whole_prompts=not self.enable_chunked_prefill,
             reserves=self._grants,
-            takes_over=None if self.capacity_policy == "static_batch" else TakesOver(self._grants, extra_slots=0),
+            takes_over=None
+            if self.capacity_policy == "static_batch"
+            else TakesOver(reserves=self._grants, extra_slots=0, sends_first=True),
         )
 
     @property
