@@ -6,9 +6,9 @@ What it remembers of prompts is that of its `approx-prefix-cache-producer` (pkg/
 dataproducer/approximateprefix/, 09a534fc): blocks of 64 tokens at least (`minBlockSizeTokens` in plugin.go) of the
 first 131,072 tokens (`defaultMaxPrefixTokens` in types.go). Of each server it keeps as many blocks as the server says
 to have (`autoTune`, `makeserver`), or `lruCapacityPerServer`. A prompt's first block counts as used before its last
-(`Add` in indexer.go), so it is the first to be forgotten; a server's blocks need not be a prefix (`matchLongestPrefix`).
-A last block that is not full counts in the prompt's blocks; here it is never found again. It scrapes its metrics every
-50 ms: the usual `signal_interval_s` here.
+(`Add` in indexer.go), so it is the first to be forgotten; what a server has need not be a prefix
+(`matchLongestPrefix`). A last block that is not full counts in the prompt's blocks; here it is never found again. It
+scrapes its metrics every 50 ms: the usual `signal_interval_s` here.
 """
 
 from __future__ import annotations
