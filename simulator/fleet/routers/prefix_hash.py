@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PrefixHash:
-    """Give requests whose prompts begin alike, for `prefix_tokens` tokens, to the same replica, if it is not too full.
+    """Give prompts that begin alike, for `prefix_tokens` tokens, to the same replica, unless it is too full.
 
     A shorter prompt is hashed by its session, or else is one of its own.
     """
