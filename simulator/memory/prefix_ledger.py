@@ -70,9 +70,7 @@ class PrefixLedger:
         self._empty = num_blocks  # free blocks in front of the queue that hold nothing
         self._free = FreeRuns()
         self._tables: dict[int, RequestBlocks] = {}
-        self._serving: dict[
-            Hashable, BlockRun
-        ] = {}  # key -> the run that holds the first block with it to have entered
+        self._serving: dict[Hashable, BlockRun] = {}  # key -> the run with the first block of it to have entered
         self._others: defaultdict[Hashable, list[BlockRun]] = defaultdict(list)  # the same of later ones, in order
         self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
         self._changes = 0  # of what is cached, and where
@@ -331,14 +329,9 @@ class PrefixLedger:
             return
         served = list(map(serving.__contains__, new))
         first = served.index(False) if False in served else len(new)  # the first that is not served by another run
-        if not serving.keys().isdisjoint(new[first:]):
-            for key in new[first:]:
-                if key in serving:
-                    self._others[key].append(run)
-                else:
-                    serving[key] = run
-        elif first < len(new):
-            serving.update(dict.fromkeys(new[first:], run))
+        for key in new[first:]:
+            if serving.setdefault(key, run) is not run:
+                self._others[key].append(run)
         deque(map(list.append, map(self._others.__getitem__, new[:first]), repeat(run)), maxlen=0)
 
     def settle(self, rows: Iterable[int]) -> None:
