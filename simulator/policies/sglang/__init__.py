@@ -203,5 +203,6 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="sglang",
+    all_to_all=True,
     prompt_graphs=False,
 )

@@ -158,5 +158,6 @@ SERVER = Server(
     overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
+    all_to_all=True,
     prompt_graphs=False,
 )
