@@ -65,8 +65,8 @@ def chains(classes: Sequence[ClassConfig], seed: int, time_s: Floats, class_inde
 
 def _requests(name: str, session: SessionConfig, seed: int, sessions: int) -> tuple[Ints, Floats, Bools]:
     """Requests of each session; of each request the time since the last answer, and whether a tool ran in it."""
-    turns = _counts(session.turns, stream(seed, name, "turns"), sessions)
-    steps = _counts(session.steps, stream(seed, name, "steps"), int(turns.sum()))  # of each turn
+    turns = draw_counts(session.turns, stream(seed, name, "turns"), sessions)
+    steps = draw_counts(session.steps, stream(seed, name, "steps"), int(turns.sum()))  # of each turn
     begins = np.cumsum(steps) - steps
     total = int(steps.sum())
     after_tool = np.ones(total, dtype=np.bool_)
@@ -77,7 +77,7 @@ def _requests(name: str, session: SessionConfig, seed: int, sessions: int) -> tu
     return counts, delay_s, after_tool
 
 
-def _counts(config: CountConfig, rng: np.random.Generator, count: int) -> Ints:
+def draw_counts(config: CountConfig, rng: np.random.Generator, count: int) -> Ints:
     if isinstance(config, int):
         return np.full(count, config, dtype=np.int64)
     return np.minimum(draw_lengths(config, rng, count), MOST_TURNS)

@@ -92,6 +92,11 @@ class TraceOptions:
             raise InputError(f"seed: {self.seed} is below 0")
 
     @property
+    def cuts(self) -> bool:
+        """Return whether some requests of the file may be left out."""
+        return self.start_s > 0 or self.sample < 1 or not (self.limit is None and self.duration_s is None)
+
+    @property
     def arranges(self) -> bool:
         """Return whether requests are moved or scaled, not only chosen."""
         scales = (self.rate_scale, self.input_scale, self.output_scale)
