@@ -92,11 +92,10 @@ def test_a_part_waits_for_what_it_has(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_each_wrong_name_is_refused(tmp_path: Path, rows: str, line: int, what: str, hint: str) -> None:
     path = trace(tmp_path, rows)
-    with pytest.raises(
-        InputError, match=re.escape(f"{path}:{line}: after_request_ids: the request waits for {what}")
-    ) as e:
+    message = f"{path}:{line}: after_request_ids: the request waits for {what}"
+    with pytest.raises(InputError, match=re.escape(message)) as refused:
         read_trace(path)
-    assert hint in str(e.value)
+    assert hint in str(refused.value)
 
 
 def test_csv_refuses_names_with_spaces(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_without_tasks_there_are_no_metrics_of_tasks() -> None:
 
 
 def test_a_join_of_a_request_that_was_given_up_never_comes() -> None:
-    """1 takes too long for its client: 3, which waits for it, is lost; 4, which does not, comes. The task is not done."""
+    """1 takes too long for its client. 3, which waits for it, never comes; 4 comes. The task is not done."""
     work = workload(
         [0.0] * 5, [2, 16, 2, 1, 1], after_row=np.array([-1, 0, 0, 1, 2]), delay_s=np.zeros(5),
         also_after=[(), (), (), (2,), ()], clients=(Client(timeout_s=2.0),), task_ids=["t"] * 5,
@@ -55,7 +55,8 @@ def test_a_user_goes_on_once_when_two_parts_of_a_chain_fail() -> None:
         place = np.arange(4 * chains) % 4
         found = workload(
             [0.0] * len(place), [1] * len(place),
-            after_row=np.arange(len(place)) - np.array([len(place) + 1, 1, 2, 1])[place], delay_s=np.full(len(place), 0.5),
+            after_row=np.arange(len(place)) - np.array([len(place) + 1, 1, 2, 1])[place],
+            delay_s=np.full(len(place), 0.5),
             also_after=[() if at != 3 else (row - 2,) for row, at in enumerate(place.tolist())],
         )  # fmt: skip
         found.after_row[place == 0] = -1  # type: ignore[index] # there is one
@@ -99,7 +100,8 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
     delays = [data.draw(st.sampled_from([0.0, 0.125, 0.25, 1.75])) if each else 0.0 for each in waits]
     work = workload(
         [0.0] * count, outputs, after_row=np.array([each[-1] if each else -1 for each in waits]),
-        delay_s=np.array(delays), also_after=[each[:-1] for each in waits], request_ids=[str(row) for row in range(count)],
+        delay_s=np.array(delays), also_after=[each[:-1] for each in waits],
+        request_ids=[str(row) for row in range(count)],
     )  # fmt: skip
     for fast_forward in (True, False):
         records = run(work, slots=count, fast_forward=fast_forward)
