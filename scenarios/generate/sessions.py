@@ -164,9 +164,11 @@ def _contents(
     given = workload.content or [None] * len(sessions)
     firsts = (np.arange(len(drawn.place)) - drawn.place).tolist()
     found: list[PromptContent | None] = []
-    for first, session, growing in zip(firsts, sessions, grows.tolist(), strict=True):
+    for row, (first, session, growing) in enumerate(zip(firsts, sessions, grows.tolist(), strict=True)):
         content = given[first]
-        found.append(replace(content or PromptContent(), conversation=session) if growing else content)
+        if growing:  # one object a session
+            content = found[first] if first < row else replace(content or PromptContent(), conversation=session)
+        found.append(content)
     return found
 
 

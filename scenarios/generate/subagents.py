@@ -16,6 +16,7 @@ from scenarios.generate.sessions import Bools, draw_counts
 from scenarios.schema.sessions import SessionConfig
 from scenarios.schema.workload import ClassConfig
 from scenarios.streams import stream
+from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
 
 
@@ -142,14 +143,15 @@ def _named(workload: Workload, part: _Started) -> Workload:
         return None if column is None else [column[row] for row in starts[part.agent].tolist()]
 
     sessions = renamed(rows.session_ids)
+    contents: dict[str, PromptContent] = {}  # one object a conversation
+    for content, session in zip(rows.content or (), sessions, strict=True):
+        if session not in contents:
+            contents[session] = replace(content or PromptContent(), conversation=session)
     return replace(
         rows,
         request_ids=renamed(rows.request_ids or ()),
         session_ids=sessions,
         task_ids=of_start(workload.task_ids),
         lora=of_start(workload.lora),
-        content=[
-            None if content is None else replace(content, conversation=session)
-            for content, session in zip(rows.content or (), sessions, strict=True)
-        ],
+        content=[contents[session] for session in sessions],
     )

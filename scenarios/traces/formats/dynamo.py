@@ -3,7 +3,7 @@
 A row with `wait_for` comes `delay` and `tool_wait_ms` after the last of the answers that it waits for; one without
 comes at its `timestamp`. `session_id` is the trajectory of one agent. Rows that hang together are one task, named by
 its first row. `branches`, `prefix_reset` and `tool_events` say again what follows from these. Rows stand behind those
-that they wait for. (ai-dynamo/dynamo, docs/agents/agent-simulation.md; AgenticMooncakeRow of dynamo-data-gen 1.3)
+that they wait for. (ai-dynamo/dynamo, "Agent Simulation"; AgenticMooncakeRow of dynamo-data-gen 1.3)
 """
 
 from typing import Any
