@@ -91,7 +91,8 @@ class Server:
     An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
     before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
-    kernel tables (`h100-vllm-0.24`).
+    kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
+    captured size.
     """
 
     front_end: FrontEnd
@@ -103,6 +104,7 @@ class Server:
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
     kernels: str = "vllm"
+    prompt_graphs: bool = True
 
     def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
         """Return what the host adds to a step.
