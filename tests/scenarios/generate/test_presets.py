@@ -122,7 +122,7 @@ def test_code_is_on_and_off_as_the_trace_is() -> None:
 
 
 def test_coding_agents_are_as_published() -> None:
-    """TraceLab: outputs of 523 in the mean and 1,230 at p90, 96 % of prompt tokens cached; 2,350 appended in the mean."""
+    """Outputs of 523 in the mean and 1,230 at p90; 96 % of prompt tokens cached; 2,350 appended in the mean."""
     drawn = draw(preset="coding-agent", rate=1, requests=20_000)
     first, answers = drawn.session_turns() == 1, np.minimum(drawn.output_tokens, drawn.max_tokens)
     assert answers.mean() == pytest.approx(523, rel=0.06)
