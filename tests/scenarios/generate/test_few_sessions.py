@@ -1,8 +1,12 @@
 """Sessions are drawn as far as they are needed."""
 
+from typing import Any
+
 import pytest
 
 from scenarios.generate import GeneratedWorkload, classes, generate
+from scenarios.generate.requests import draw_requests
+from simulator.workload import Workload
 from tests.scenarios.generate.test_subagents import CLASS, OPEN
 
 
@@ -10,8 +14,12 @@ def test_few_sessions_are_those_of_many(monkeypatch: pytest.MonkeyPatch) -> None
     keys = {"requests": 500, "classes": [{**CLASS, "arrival": OPEN, "name": name} for name in ("a", "b")]}
     config = GeneratedWorkload.model_validate(keys)
     drawn: list[int] = []
-    draw = classes.draw_requests
-    monkeypatch.setattr(classes, "draw_requests", lambda *args: drawn.append(len(args[3])) or draw(*args))
+
+    def told(*args: Any) -> Workload:
+        drawn.append(len(args[3]))
+        return draw_requests(*args)
+
+    monkeypatch.setattr(classes, "draw_requests", told)
     few = generate(config, 1)
     assert drawn == [64]
     monkeypatch.setattr(classes, "_LEAST_SESSIONS", 500)
