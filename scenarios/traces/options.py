@@ -92,9 +92,9 @@ class TraceOptions:
             raise InputError(f"seed: {self.seed} is below 0")
 
     @property
-    def cuts(self) -> bool:
-        """Return whether some requests of the file may be left out."""
-        return self.start_s > 0 or self.sample < 1 or not (self.limit is None and self.duration_s is None)
+    def leaves_out(self) -> bool:
+        """Return whether usable rows may be left out."""
+        return self.start_s > 0 or self.duration_s is not None or self.limit is not None or self.sample < 1
 
     @property
     def arranges(self) -> bool:

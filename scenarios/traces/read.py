@@ -74,7 +74,7 @@ def _workload(
     columns: Columns, found: Detected, options: TraceOptions, file: str, skipped: Tally, cut: Cut
 ) -> Workload:
     names = _names(columns, file)
-    targets, missing = targets_of(columns, names, file, whole=not (options.cuts or skipped.counts))
+    targets, missing = targets_of(columns, names, file, whole=not (options.leaves_out or skipped.counts))
     arranged = arrange(columns, options, names, found.trace.timed, targets)
     outputs, caps, cap_notes = _outputs(columns, options)
     inputs = _scaled(np.asarray(columns.inputs, dtype=np.int64), options.input_scale)
