@@ -170,7 +170,7 @@ def word(value: object, name: str) -> str:
     return value
 
 
-def words(value: object, name: str) -> tuple[str, ...] | None:
+def name_list(value: object, name: str) -> tuple[str, ...] | None:
     """A list of names: a JSON list, or text separated by spaces."""
     if type(value) is str:
         return tuple(value.split()) or None

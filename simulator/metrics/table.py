@@ -13,6 +13,7 @@ from simulator.metrics.adapter_metrics import ADAPTER_METRICS
 from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
+from simulator.metrics.gateway_metrics import GATEWAY_METRICS
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.measured_sample import PERCENTILES, Sample
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
@@ -335,6 +336,7 @@ _TABLE = (
     *ADAPTER_METRICS,
     *REGRET_METRICS,
     *TASK_METRICS,
+    *GATEWAY_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,

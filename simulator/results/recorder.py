@@ -18,6 +18,7 @@ from simulator.results.records import (
     GapColumns,
     GroupSizes,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     RequestColumns,
@@ -61,6 +62,7 @@ class Recorder:
         self._drafts = Table(_fields(DraftColumns))
         self.copies = Table(_fields(CopyColumns))
         self.regrets = Table(_fields(RegretColumns))  # of runs in one process
+        self.passages = Table(_fields(PassageColumns))  # likewise
         self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
@@ -92,7 +94,7 @@ class Recorder:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
         self.copies, self.reject_reasons, self.ended = state[6:]
-        self.regrets = Table(_fields(RegretColumns))
+        self.regrets, self.passages = Table(_fields(RegretColumns)), Table(_fields(PassageColumns))
         self._watching = ()
         self._progress = None
 
@@ -151,6 +153,7 @@ class Recorder:
             copies=self._copy_columns(),
             adapters=self._adapter_columns(),
             regrets=RegretColumns(**self.regrets.columns()) if len(self.regrets) else None,
+            passages=PassageColumns(**self.passages.columns()) if len(self.passages) else None,
         )
 
     def _draft_columns(self) -> DraftColumns | None:

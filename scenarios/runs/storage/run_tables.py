@@ -18,6 +18,7 @@ from simulator.results.records import (
     DraftColumns,
     Ints,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     RequestColumns,
@@ -34,6 +35,7 @@ T = TypeVar(
     DraftColumns,
     CopyColumns,
     AdapterColumns,
+    PassageColumns,
     RegretColumns,
     PrefixColumns,
     RowColumns,
@@ -191,6 +193,7 @@ def plain_columns(
     | DraftColumns
     | CopyColumns
     | AdapterColumns
+    | PassageColumns
     | RegretColumns
     | PrefixColumns,
 ) -> dict[str, Column]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats.mooncake import AGENTIC
-from scenarios.traces.rows import Row, RowError, integers, json_object, ticks_ns, tokens, word, words
+from scenarios.traces.rows import Row, RowError, integers, json_object, name_list, ticks_ns, tokens, word
 
 _ALSO = {
     "input_length": "input_tokens",
@@ -33,7 +33,10 @@ class _Rows:
         for name, other in _ALSO.items():
             if fields.get(name) is None:
                 fields[name] = fields.get(other)
-        request, waits = word(fields.get("request_id"), "request_id"), words(fields.get("wait_for") or [], "wait_for")
+        request, waits = (
+            word(fields.get("request_id"), "request_id"),
+            name_list(fields.get("wait_for") or [], "wait_for"),
+        )
         inputs = tokens(fields.get("input_length"), "input_length")
         outputs = self._answer(fields.get("output_length"), "output_length")
         extra: dict[str, Any] = {"request_id": request}

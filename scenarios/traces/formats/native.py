@@ -31,10 +31,10 @@ from scenarios.traces.rows import (
     integer,
     integers,
     json_object,
+    name_list,
     real,
     tokens,
     word,
-    words,
 )
 
 REQUIRED = ("arrival_time_s", "input_tokens", "output_tokens")
@@ -85,7 +85,7 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "lora": word,
     "images": pictures,
     "accepted_drafts": drafts,
-    "after_request_ids": words,
+    "after_request_ids": name_list,
     "task_id": word,
 }
 _NAMES = {"request_id", "class", "session_id", "lora"}  # optional columns that no rule binds to another
