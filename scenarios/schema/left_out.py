@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from scenarios.schema.cost import AutoCostConfig, LinearCostConfig, OwnCostConfig
 from scenarios.schema.engine import ONLY_GIVEN
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class, policy_parameters, server_of
@@ -19,7 +19,7 @@ from simulator.servers import Startup
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
 
-ASYNC, CACHING = "engine.async_scheduling", "engine.enable_prefix_caching"
+CACHING = "engine.enable_prefix_caching"
 _OF_ENGINE = ("block_size", "enable_prefix_caching")
 _OF_HARDWARE = ("gpu_memory_utilization", "mem_fraction_static")
 
@@ -40,9 +40,16 @@ class Defaults:
     gave_way: Mapping[str, str]
     taken: Mapping[str, Any]  # those of keys that are left out
 
-    def of(self, room: str) -> dict[str, Any]:
-        """Return what is taken for keys of `engine` or `hardware`."""
-        return {path.partition(".")[2]: value for path, value in self.taken.items() if path.startswith(f"{room}.")}
+    def filled(self, scenario: Scenario) -> dict[str, object]:
+        """Return the scenario's fields with what is taken; keys that were left out do not become given."""
+        rooms: dict[str, dict[str, Any]] = {"engine": {}, "hardware": {}}
+        for path, value in self.taken.items():
+            room, _, key = path.partition(".")
+            rooms[room][key] = value
+        hardware = scenario.hardware.model_copy()
+        hardware.__dict__.update(rooms["hardware"])
+        cost = scenario.cost if "cost" in scenario.model_fields_set else AutoCostConfig(kind="auto")
+        return {"engine": scenario.engine.with_usual(rooms["engine"]), "hardware": hardware, "cost": cost}
 
 
 def is_servers(scenario: Scenario) -> bool:
@@ -101,11 +108,8 @@ def compared(scenario: Scenario) -> dict[str, Any] | None:
 def _gives_way(cls: type, around: Around) -> dict[str, str]:
     """Return the defaults of a server that cannot be simulated here, each with the reason."""
     found = {}
-    role = around.get("role", "both")
     if not PolicyFeatures.of(cls).caches_prefixes:
         found[CACHING] = "this policy shares no prefixes here"
-    elif role == "decode" and not around.get("pulls"):
+    elif around.get("role") == "decode" and not around.get("pulls"):
         found[CACHING] = "the group computes no prompts that it could keep"
-    if role != "both":
-        found[ASYNC] = "groups that prefill or decode for others plan each step after the one before"
     return found

@@ -373,11 +373,7 @@ class Scenario(Strict):
         """Take the server's defaults for keys that are left out; they do not become given."""
         if is_servers(self):
             self._defaults = defaults_of(self, info.context or Around())
-            hardware = self.hardware.model_copy()
-            hardware.__dict__.update(self._defaults.of("hardware"))
-            self.__dict__ |= {"engine": self.engine.with_usual(self._defaults.of("engine")), "hardware": hardware}
-            if "cost" not in self.model_fields_set:
-                self.__dict__["cost"] = AutoCostConfig(kind="auto")
+            self.__dict__ |= self._defaults.filled(self)
         return self
 
     @model_validator(mode="after")
