@@ -18,6 +18,7 @@ from simulator.metrics.latency import LATENCIES
 from simulator.metrics.measured_sample import PERCENTILES, Sample
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.regret_metrics import REGRET_METRICS
+from simulator.metrics.task_metrics import TASK_METRICS
 from simulator.metrics.waits import saturated
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Status, TransferColumns
@@ -334,6 +335,7 @@ _TABLE = (
     *COPY_METRICS,
     *ADAPTER_METRICS,
     *REGRET_METRICS,
+    *TASK_METRICS,
     *GATEWAY_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",

@@ -29,7 +29,7 @@ from simulator.results.records import (
 )
 from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.results.rows import Sinks, rows_and_gaps, to_every_row
-from simulator.workload import Workload
+from simulator.workload import Workload, requests_of_tasks
 
 Watch = Callable[[RequestState, int, Status], None]
 """Told of each request as it ends, with its replica and how it ended."""
@@ -190,11 +190,14 @@ class Recorder:
 
 
 def _sessions(workload: Workload) -> dict[str, Any]:
-    """The session of each request, and its place there: as the workload says, or in order of arrival."""
-    names = workload.session_ids
-    if names is None or not any(name is not None for name in names):
-        return {}
-    return {"session_ids": tuple(names), "turns": workload.session_turns()}
+    """The session of each request, and its place there: as the workload says, or in order of arrival; its task."""
+    found: dict[str, Any] = {}
+    names, tasks, of_task = workload.session_ids, workload.task_ids, workload.task_requests
+    if names is not None and any(name is not None for name in names):
+        found |= {"session_ids": tuple(names), "turns": workload.session_turns()}
+    if tasks is not None and any(name is not None for name in tasks):
+        found |= {"task_ids": tuple(tasks), "task_requests": requests_of_tasks(tasks) if of_task is None else of_task}
+    return found
 
 
 def _one(parts: list[Column]) -> Column:

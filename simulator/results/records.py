@@ -269,6 +269,8 @@ class Records(StoredColumns):
     calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
     session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
+    task_ids: tuple[str | None, ...] | None = None  # None: no request is part of an agent's task
+    task_requests: Ints | None = None  # requests of its task, arrived or not; None like `task_ids`
     front_end_s: Floats | float = 0.0  # of each request, added to its first_token_s and last_token_s; 0.0: of none
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
