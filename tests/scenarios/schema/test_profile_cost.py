@@ -36,7 +36,7 @@ def scenario(*overrides: str, **cost: Any) -> scenarios.Scenario:
         "hardware": {"gpu": "rtx-4090"},
         "cost": {"kind": "profile", **cost},
         "workload": WORKLOAD,
-        "engine": {"policy": "vllm", "max_num_seqs": 16},
+        "engine": {"policy": "chunked_prefill", "max_num_seqs": 16},
     }
     return scenarios.load(data, list(overrides))
 
@@ -81,6 +81,17 @@ def test_graphs_are_captured_up_to_twice_the_batch() -> None:
     assert built().options.max_capture_tokens == 32
     assert built("engine.max_num_seqs=1000").options.max_capture_tokens == 512
     assert built(max_capture_tokens=64, cuda_graphs=False).options.max_capture_tokens == 64
+
+
+def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
+    """vLLM's graphs hold prompts up to the captured size, SGLang's none; a fitted profile knows no launches."""
+    of = ("model=mixtral-8x7b", "hardware={gpu: h100, tensor_parallel: 4}")
+    vllm, sglang = built(*of, "engine={policy: vllm}").options, built(*of, "engine={policy: sglang}").options
+    assert vllm.layer_launch_s == sglang.layer_launch_s > 0.0
+    assert (vllm.launched_above, sglang.launched_above) == (vllm.max_capture_tokens, 0)
+    assert built(*of, "engine={policy: vllm}", cuda_graphs=False).options.launched_above == 0
+    assert built(*of, "engine={policy: sglang}", max_capture_tokens=64).options.launched_above == 64
+    assert built().options.layer_launch_s == 0.0
 
 
 def test_options_reach_the_cost() -> None:
