@@ -26,7 +26,7 @@ class _Client(NamedTuple):
 
 CLIENTS: Mapping[str, _Client] = {
     "inferencex": _Client(lambda users: 10 * users, 0.8),
-    "vllm": _Client(lambda users: 1000, 1.0),
+    "vllm_bench": _Client(lambda users: 1000, 1.0),
 }
 """SemiAnalysisAI/InferenceX (benchmarks/benchmark_lib.sh) asks for ten prompts a user and for lengths of 0.8 to 1.0 of
 those named. `vllm bench serve --dataset-name random` sends 1,000 prompts of the lengths that are named."""
@@ -38,12 +38,12 @@ class BenchmarkConfig(Strict):
     `ignore_eos` holds, as in both clients: every answer has the length that was drawn.
     """
 
-    client: Annotated[Literal["inferencex", "vllm"], doc("benchmark whose client is meant")]
+    client: Annotated[Literal["inferencex", "vllm_bench"], doc("benchmark whose client is meant")]
     max_concurrency: Annotated[int, Field(ge=1, le=MOST_USERS), doc("number of users"), Unit("users")]
     input_len: Annotated[Length, doc("length of prompts that is named"), Unit("tokens")]
     output_len: Annotated[Length, doc("length of answers that is named"), Unit("tokens")]
     num_prompts: Annotated[
-        int | None, Field(ge=1), doc("requests in all; null: ten a user (inferencex), 1,000 (vllm)"), Unit("requests")
+        int | None, Field(ge=1), doc("requests in all; null: ten a user (inferencex), 1,000 (vllm_bench)"), Unit("requests")
     ] = None
 
     @property
