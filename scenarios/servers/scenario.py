@@ -22,7 +22,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.policies import policy_class, policy_parameters
 from simulator.servers import Launch
 
-_SECTIONS = ("model", "hardware", "cost", "engine", "replicas", "workload")
+_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "workload")
 _PLACEHOLDER = {"preset": "chat", "rate": 1.0, "requests": 500}
 _GPU = "h200"  # the default of a scenario
 _VERSION, _TOKENS = "engine.version", "kv_tokens"
