@@ -93,7 +93,8 @@ class Server:
     for each row of logits and each token of the vocabulary, of versions before one, the oldest first; nothing after
     the last. They come on top of an asynchronous host; figures of a synchronous one hold what its runs did.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
-    kernel tables (`h100-vllm-0.24`).
+    kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
+    captured size.
     """
 
     front_end: FrontEnd
@@ -105,6 +106,7 @@ class Server:
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
     kernels: str = "vllm"
+    prompt_graphs: bool = True
 
     def host(self, version: str | None = None, async_scheduling: bool | None = None, filtered_vocab: int = 0) -> Host:
         """Return what the host adds to a step, with its source.

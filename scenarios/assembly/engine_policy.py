@@ -157,6 +157,9 @@ def build_order(scenario: Scenario, order: str) -> str:
         what = f"`{order}` walks SGLang's radix tree, which {scenario.engine.policy} does not have"
         raise scenario.error("engine.order", what, "give policy: sglang")
     given = scenario.engine.given()
+    if given.get(kind.cache_parameter) and not scenario.engine.enable_prefix_caching:
+        what = "it counts what a prefix cache holds, and enable_prefix_caching is false"
+        raise scenario.error(f"engine.{kind.cache_parameter}", what, "give enable_prefix_caching: true")
     parameters = {**(order.parameters if isinstance(order, Order) else {})}
     parameters |= {key: given[key] for key in kind.parameters if key in given}
     if scenario.slo is not None:

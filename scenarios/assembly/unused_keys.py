@@ -49,6 +49,8 @@ def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
         found["enable_prefix_caching"] = True
         if order in QUEUES and QUEUES[order].needs_prefix_cache:
             found["order"] = True
+        elif order in QUEUES and QUEUES[order].cache_parameter in given:
+            found[QUEUES[order].cache_parameter] = True
     if given.get("swap_overlap") and not overlaps(policy):
         found["swap_overlap"] = True
     if drafts(given.get("speculative_config")) and not verifies_drafts(policy):

@@ -11,6 +11,8 @@ from scenarios.schema.source.hints import did_you_mean
 from simulator.policies import policies_with
 from simulator.workload import Workload
 
+BY_CLASS = ("class_weights", "class_s")
+"""Keys of the engine whose values are by class."""
 _FEW = 64  # chains of a closed loop's pool that tell one from another
 
 
@@ -22,7 +24,7 @@ def build_workload(scenario: Scenario) -> Workload:
     workload = _given_workload(scenario)
     drafts = scenario.engine.speculative_config
     named = {
-        "engine.class_weights": scenario.engine.given().get("class_weights"),
+        **{f"engine.{key}": scenario.engine.given().get(key) for key in BY_CLASS},
         "slo.classes": scenario.slo and scenario.slo.classes,
         "engine.speculative_config.acceptance_by_class": drafts and drafts.acceptance_by_class,
     }

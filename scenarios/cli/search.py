@@ -79,7 +79,7 @@ def search(
         )  # fmt: skip
         _write(out, found, overwrite=given.overwrite, report=not no_report)
     console.out(to_json(found.to_json()) if given.json else _text(found, console))
-    console.note(f"{found.made:,} runs in {found.cpu_s:.1f} CPU seconds, {found.reused:,} of before")
+    console.note(f"{found.made:,} runs in {found.cpu_s:.1f} CPU seconds; {found.reused:,} were there already")
 
 
 @contextmanager

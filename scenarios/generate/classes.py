@@ -29,6 +29,7 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     or `duration_s` grows, when its lengths change, and when other classes come, go or change (as long as they do
     not share its arrivals). Raises InputError for a seed below 0 and for more than MOST_REQUESTS requests.
     """
+    config = config.plain()
     if isinstance(config.arrival, MeanRate):
         config = at_mean_rate(config, config.arrival.rate)
     classes = config.all_classes()
@@ -50,6 +51,7 @@ def mean_rate(config: GeneratedWorkload) -> float | None:
 
     A session counts once, by its first request. None where clients issue all requests after answers.
     """
+    config = config.plain()
     sources, _ = _sources(config, config.all_classes())
     if not sources:
         return None

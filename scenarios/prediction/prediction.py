@@ -136,5 +136,5 @@ def has_loops(scenario: Scenario) -> bool:
     workload = scenario.workload
     if not isinstance(workload, GeneratedWorkload):
         return False
-    arrivals = [each.arrival or workload.arrival for each in workload.all_classes()]
+    arrivals = [each.arrival or workload.shared for each in workload.all_classes()]
     return any(getattr(arrival, "process", "") == "closed_loop" for arrival in arrivals)

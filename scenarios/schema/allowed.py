@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from annotated_types import DocInfo, Unit
@@ -24,15 +25,25 @@ def model_schema() -> Schema:
     from simulator.hardware.models import MODELS, REQUIRED, Model
 
     config = {"type": "string", "pattern": r"\.json$", "x-allowed": "the path of a Hugging Face config.json"}
-    return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
+    return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED, _precisions())
 
 
 def draft_model_schema() -> Schema:
     """A draft model: a built-in model, or a mapping of dimensions; null for none."""
     from simulator.hardware.models import MODELS, REQUIRED, Model
 
-    found = _named_or_mapping([{"enum": list(MODELS)}], Model, REQUIRED)
+    found = _named_or_mapping([{"enum": list(MODELS)}], Model, REQUIRED, _precisions())
     return {"anyOf": [*found["anyOf"], {"type": "null"}]}
+
+
+def _precisions() -> Mapping[str, Schema]:
+    from simulator.hardware.precision import WORDS
+
+    about = {"quantization": "precision of all weights and their products", "kv_cache_dtype": "precision of the cache"}
+    return {
+        key: {"enum": list(words), "description": f"{about[key]}, in place of their fields below"}
+        for key, words in WORDS.items()
+    }
 
 
 def speculative_schema() -> Schema:
@@ -180,12 +191,14 @@ def _parameter_schema(parameter: Parameter) -> Schema:
     return schema if parameter.default is MISSING else {**schema, "default": parameter.default}
 
 
-def _named_or_mapping(named: list[Schema], cls: type, required: tuple[str, ...]) -> Schema:
+def _named_or_mapping(
+    named: list[Schema], cls: type, required: tuple[str, ...], words: Mapping[str, Schema] = MappingProxyType({})
+) -> Schema:
     """Something by its name; or a mapping like the fields of a dataclass, over a `base` or with all `required`."""
     base = {"anyOf": named, "description": "gives what the mapping leaves out"}
     mapping = {
         "type": "object",
-        "properties": {"base": base, **field_schemas(cls)},
+        "properties": {"base": base, **words, **field_schemas(cls)},
         "additionalProperties": False,
         "anyOf": [{"required": ["base"]}, {"required": list(required)}],
     }

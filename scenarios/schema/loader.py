@@ -224,6 +224,7 @@ def _read_model_config(document: _Document) -> None:
 def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath) -> None:
     """Replace the path in the model of `holder`, which stands under `around`; the scenario's own tells `sampling`."""
     from simulator.hardware.model_config import is_config, read_model_config
+    from simulator.hardware.precision import spelled_out
     from simulator.sampling import beside
 
     written = holder.get("model")
@@ -233,12 +234,12 @@ def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath
     key: KeyPath = (*around, "model", "base") if changes else (*around, "model")
     try:
         model = read_model_config(Path(path))
+        own = spelled_out({name: value for name, value in changes.items() if name != "base"})
         asked = {} if around else beside(Path(path))
     except InputError as error:
         raise document.origin.error([Finding(key, error.message, error.hint)]) from None
     defaults = {field.name: field.default for field in fields(model)}
     dimensions = {name: value for name, value in asdict(model).items() if value != defaults[name]}
-    own = {name: value for name, value in changes.items() if name != "base"}
     if own:
         dimensions["name"] = f"{model.name} (changed)"
     holder["model"] = {**dimensions, **own}
@@ -254,7 +255,9 @@ def _absolute(base: Path, written: str) -> Path:
         return base / written
 
 
-_GENERATED = tuple(("workload", key) for key in ("preset", "rate", "requests", "duration_s", "arrival", "classes"))
+_GENERATED = tuple(
+    ("workload", key) for key in ("preset", "rate", "benchmark", "requests", "duration_s", "arrival", "classes")
+)
 
 
 def _contradictions(document: _Document) -> list[Finding]:
@@ -267,7 +270,7 @@ def _contradictions(document: _Document) -> list[Finding]:
         known = ("trace", "max_tokens", "predictor", *(key for _, key in _GENERATED))
         if generated or any(key not in known for key in workload):
             return []
-        hint = "give `trace: {path: ...}`, `preset`, or `classes` with `requests` or `duration_s`"
+        hint = "give `trace: {path: ...}`, `preset`, `benchmark`, or `classes` with `requests` or `duration_s`"
         return [Finding(("workload",), "holds neither a trace nor classes", hint)]
     if not generated:
         return []

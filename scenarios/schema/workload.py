@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from scenarios.schema.arrival import MeanRate, Rate
 from scenarios.schema.arrivals import AnyArrival, ArrivalConfig, ClosedLoop
+from scenarios.schema.benchmark import BenchmarkConfig
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.images import ImagesConfig
 from scenarios.schema.lengths import Fixed, Length, LengthConfig
@@ -172,12 +173,12 @@ class GeneratedWorkload(Strict):
 
     Its requests are of `classes`; or `preset` and `rate` say it all: `{preset: chat, rate: 6}` is short for one class
     of this name (`tenant-01` to `tenant-50` for `multi-tenant`), with 2,000 requests unless `requests` or `duration_s`
-    says otherwise.
+    says otherwise. Or `benchmark` says all: the client of a public benchmark.
     """
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": ["classes"]}, {"required": ["preset"]}],
+            "anyOf": [{"required": ["classes"]}, {"required": ["preset"]}, {"required": ["benchmark"]}],
             "dependentRequired": {"rate": ["preset"]},
         }
     )
@@ -188,6 +189,7 @@ class GeneratedWorkload(Strict):
         doc("mean rate of the preset, all its classes together; null: that of the trace"),
         Unit("requests/s"),
     ] = None
+    benchmark: Annotated[BenchmarkConfig | None, doc("client of a public benchmark, instead of classes")] = None
     requests: Annotated[
         Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None, doc("arrivals to generate"), Unit("requests")
     ] = None
@@ -207,6 +209,8 @@ class GeneratedWorkload(Strict):
     def all_classes(self) -> tuple[ClassConfig, ...]:
         """The classes with their presets spelt out."""
         entries: tuple[AnyClass, ...] = self.classes or ()
+        if self.benchmark is not None:
+            entries = (ClassConfig.model_validate(self.benchmark.class_keys()),)
         if self.preset is not None:
             entries = (PresetClass(name=PRESETS[self.preset].class_name, preset=self.preset, rate=self.rate),)
         shares = self.shared is not None
@@ -215,7 +219,16 @@ class GeneratedWorkload(Strict):
     @property
     def shared(self) -> AnyArrival | None:
         """The arrivals that classes without their own share."""
+        if self.benchmark is not None:
+            return self.benchmark.users()
         return None if isinstance(self.arrival, MeanRate) else self.arrival
+
+    def plain(self) -> GeneratedWorkload:
+        """The workload with its benchmark's client spelt out."""
+        if self.benchmark is None:
+            return self
+        spelt = {"requests": self.benchmark.requests, "arrival": self.shared, "classes": self.all_classes()}
+        return self.model_copy(update={**spelt, "benchmark": None})
 
     @model_validator(mode="before")
     @classmethod
@@ -227,6 +240,11 @@ class GeneratedWorkload(Strict):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
+        if self.benchmark is not None:
+            for key in ("preset", "rate", "requests", "duration_s", "arrival", "classes"):
+                if getattr(self, key) is not None:
+                    raise refusal("the benchmark says all that its client sends", "keep one of the two", key=key)
+            return self
         if (self.requests is None) == (self.duration_s is None):
             raise ValueError("give exactly one of requests and duration_s")
         self._check_preset()
@@ -282,7 +300,7 @@ class GeneratedWorkload(Strict):
             if self.rate is not None:
                 raise ValueError("rate is that of a preset; classes have theirs in arrival: {process: ..., rate: ...}")
             if not self.classes:
-                raise ValueError(f"give classes, or a preset: {', '.join(PRESETS)}")
+                raise ValueError(f"give classes, a benchmark, or a preset: {', '.join(PRESETS)}")
             return
         for key in ("classes", "arrival"):
             if getattr(self, key):

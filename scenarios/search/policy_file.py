@@ -18,6 +18,7 @@ from simulator.queues import Order
 
 CLASS = "Found"
 _ORDER = "weighted"
+_UNKNOWN = ("deadline_weight", "class_s")  # weights of what vLLM does not know of a request
 
 
 def policy_text(scenario: Scenario, about: str) -> str:
@@ -53,14 +54,14 @@ def scenario_text(scenario: Scenario, path: str) -> str:
 def weights_of(scenario: Scenario) -> dict[str, Any] | None:
     """The weights of the queue's order, where vLLM's scheduler decides with them; None for any other policy.
 
-    A deadline of a request's own is nothing that vLLM knows.
+    A class and a deadline of a request's own are nothing that vLLM knows.
     """
     built: Any = build_policy(scenario)
     order = getattr(built, "order", None)
     is_vllm = getattr(type(built), "plan", None) is getattr(policy_class(DEFAULT_POLICY), "plan", None)
-    if not is_vllm or order != _ORDER or not isinstance(order, Order) or order.parameters.get("deadline_weight"):
+    if not is_vllm or order != _ORDER or not isinstance(order, Order) or any(map(order.parameters.get, _UNKNOWN)):
         return None
-    return {key: value for key, value in order.parameters.items() if key != "deadline_weight"}
+    return {key: value for key, value in order.parameters.items() if key not in _UNKNOWN}
 
 
 def scheduler_text(weights: Mapping[str, Any]) -> str:

@@ -157,6 +157,8 @@ class Race:
             trial = Trial(candidate, len(_DRAWS))
             for number in range(len(self.parts.rounds)):
                 self._enter([trial], number)
+                if trial.scores[number:] > best.scores[number : number + 1]:
+                    break  # it matters: the larger parts of the traffic need not be run
             if len(trial.scores) == len(self.parts.rounds):
                 self.trials.append(trial)
                 best = trial if trial.scores[-1] <= best.scores[-1] else best

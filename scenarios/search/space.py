@@ -1,7 +1,8 @@
 """What a search may change: the policy, and of each policy the parameters that decide what a scheduler may decide.
 
-A candidate is a policy with settings of these dimensions. Most candidates are compositions: the default scheduler with
-a weighted order of its queue, caps of chunks and batch, a cadence of prompts, memory kept free, and a cap of the queue.
+A candidate is a policy with settings of these dimensions. Most candidates are compositions: the scenario's own policy,
+where it takes an order or a choice of victim, or the default scheduler, with a weighted order of its queue, caps of
+chunks and batch, a cadence of prompts, memory kept free, and a cap of the queue.
 """
 
 import math
@@ -18,11 +19,13 @@ from scenarios.plan.candidate import POLICY, Candidate, make_candidate
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, policy_parameters
+from simulator.queues import order_parameters
 from simulator.workload import Workload
 
 Settings = Mapping[str, Any]
 
 _ORDER, _WEIGHTED = "engine.order", "weighted"
+_OF_WEIGHTED = frozenset(f"engine.{name}" for name in order_parameters(_WEIGHTED))
 _NOT_DECIDED = frozenset({"version", "async_scheduling", "disable_overlap_schedule", "disable_chunked_mm_input"})
 """Parameters that say which server it is, and not what it decides."""
 _STEP = 0.7  # of the logarithm of a number, as a neighbour is drawn
@@ -70,7 +73,25 @@ class Spread:
         return round(math.exp(at)) if self.whole else float(f"{math.exp(at):.3g}")
 
 
-Dimension = Choice | Spread
+@dataclass(frozen=True, slots=True)
+class ByClass:
+    """A number of `each` for every class; those that are off are left out."""
+
+    names: tuple[str, ...]
+    each: Spread
+
+    def draw(self, rng: np.random.Generator) -> dict[str, Any]:
+        return self._kept({name: self.each.draw(rng) for name in self.names})
+
+    def near(self, rng: np.random.Generator, value: Any) -> dict[str, Any]:
+        name = str(rng.choice(self.names))
+        return self._kept({**value, name: self.each.near(rng, value.get(name, self.each.off))})
+
+    def _kept(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: drawn[name] for name in self.names if drawn.get(name, self.each.off) != self.each.off}
+
+
+Dimension = Choice | Spread | ByClass
 
 
 class Space:
@@ -78,10 +99,12 @@ class Space:
 
     def __init__(self, base: Scenario, workload: Workload, *, sheds: bool) -> None:
         self.base = base
-        self.composed = base.engine.policy if is_default(base) else DEFAULT_POLICY
+        own = base.engine.policy
+        composed = [own] if {"order", "victim"} & policy_parameters(policy_class(own)).keys() else []
+        self.composed = (*composed, *([] if is_default(base) else [DEFAULT_POLICY]))
         self._common = _dimensions(base, workload, sheds=sheds)
         self._own: dict[str, Mapping[str, Dimension]] = {}
-        self._shipped = [name for name in built_in_policies() if name != self.composed]
+        self._shipped = [name for name in built_in_policies() if name != own]
 
     def first(self) -> list[Candidate]:
         """Every shipped policy with the scenario's settings, where it can serve the scenario."""
@@ -104,7 +127,7 @@ class Space:
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
         shipped = self._shipped and rng.random() < _SHIPPED
-        policy = str(rng.choice(self._shipped)) if shipped else self.composed
+        policy = str(rng.choice(self._shipped if shipped else self.composed))
         dimensions = self._of(policy)
         share = 0.3 if shipped else 0.6
         return {POLICY: policy, **{key: each.draw(rng) for key, each in dimensions.items() if rng.random() < share}}
@@ -120,7 +143,7 @@ class Space:
         dimensions = self._of(policy)
         keys = [str(key) for key in rng.permutation(list(dimensions))][: int(rng.integers(1, 3))] if dimensions else []
         if mine.get(_ORDER) == _WEIGHTED and rng.random() < 0.5:
-            keys = [str(rng.choice([key for key in dimensions if key in self._weights]))]
+            keys = [str(rng.choice([key for key in dimensions if key in _OF_WEIGHTED]))]
         for key in keys:
             each = dimensions[key]
             mine[key] = each.near(rng, mine[key]) if key in mine and rng.random() < 0.7 else each.draw(rng)
@@ -144,14 +167,10 @@ class Space:
             self._own[policy] = found
         return self._own[policy]
 
-    @property
-    def _weights(self) -> frozenset[str]:
-        return frozenset(key for key in self._common if key.startswith(_OF_WEIGHTED))
-
     def of(self, settings: dict[str, Any]) -> Candidate | None:
         """The candidate of these settings; None where it cannot serve the scenario."""
         if settings.get(_ORDER) != _WEIGHTED:
-            settings = {key: value for key, value in settings.items() if key not in self._weights}
+            settings = {key: value for key, value in settings.items() if key not in _OF_WEIGHTED}
         if settings.get(POLICY) == self.base.engine.policy:
             settings.pop(POLICY)
         try:
@@ -160,12 +179,6 @@ class Space:
         except InputError:
             return None
         return found
-
-
-_OF_WEIGHTED = (
-    "engine.input_token_s", "engine.output_token_s", "engine.priority_s", "engine.deadline_weight",
-    "engine.late_after_s", "engine.late_token_s",
-)  # fmt: skip
 
 
 def _dimensions(base: Scenario, workload: Workload, *, sheds: bool) -> dict[str, Dimension]:
@@ -194,6 +207,10 @@ def _dimensions(base: Scenario, workload: Workload, *, sheds: bool) -> dict[str,
         found["engine.output_token_s"] = Spread(1e-5, 1.0, 0.0)
     if ranks:
         found["engine.priority_s"] = Spread(0.1, 1e3, 0.0)
+    if len({*workload.class_index.tolist()}) > 1:
+        found["engine.class_s"] = ByClass(tuple(workload.class_names), Spread(0.1, 1e3, 0.0))
+    if base.engine.enable_prefix_caching and workload.content is not None:
+        found["engine.cached_token_s"] = Spread(1e-5, 1.0, 0.0)
     if due:
         found["engine.deadline_weight"] = Spread(0.1, 10.0, 0.0)
     if sheds:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.assembly.fleet_parts import build_fleet, build_link, build_router
+from scenarios.assembly.workloads import BY_CLASS
 from scenarios.runs.result import Result
 from scenarios.runs.runner import sum_up
 from scenarios.runs.storage.run_folder import ARRIVALS
@@ -59,7 +60,7 @@ def on_recorded(scenario: Scenario, arrivals: Path, classes: Collection[str]) ->
     """Make the recorded requests the scenario's workload; of what the scenario says by class, keep only `classes`."""
     data = scenario.model_dump(exclude_unset=True)
     data["workload"] = {"trace": {"path": str(arrivals.absolute()), "format": "native"}}
-    for section, key in (("slo", "classes"), ("engine", "class_weights")):
+    for section, key in (("slo", "classes"), *(("engine", key) for key in BY_CLASS)):
         by_class: dict[str, Any] | None = (data.get(section) or {}).get(key)
         if by_class:
             data[section] = {**data[section], key: {name: by_class[name] for name in by_class if name in classes}}

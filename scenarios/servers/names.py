@@ -8,7 +8,7 @@ from typing import Any
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import HUGGING_FACE, MODELS, SAME_DIMENSIONS
-from simulator.hardware.quantization import FP8, NVFP4
+from simulator.hardware.precision import FP8, NVFP4
 
 _VARIANT = r"-(?:instruct|chat|hf|it|base|v\d[\d.]*|\d{4})$"
 _PRECISIONS: Mapping[str, Mapping[str, object]] = {"nvfp4": NVFP4, "fp4": NVFP4, "fp8": FP8}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.assembly.engine_policy import resolved_yaml
-from scenarios.assembly.workloads import build_workload
+from scenarios.assembly.workloads import BY_CLASS, build_workload
 from scenarios.bound.bound import bound
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.runner import run_on
@@ -124,7 +124,8 @@ def resolved_workload(scenario: Scenario) -> str:
         about = workload.path.stat()
         parts += [about.st_mtime_ns, about.st_size]
     # Checked against the classes when the workload is built: who shares one has to agree on them.
-    parts += [scenario.engine.given().get("class_weights"), scenario.slo and sorted(scenario.slo.classes or ())]
+    parts += [sorted(scenario.engine.given().get(key) or ()) for key in BY_CLASS]
+    parts += [scenario.slo and sorted(scenario.slo.classes or ())]
     return json.dumps(parts, default=str, sort_keys=True)
 
 

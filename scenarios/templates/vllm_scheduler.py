@@ -21,20 +21,23 @@ WEIGHTS = {
     "priority_s": 0.0,
     "late_after_s": 1.0,
     "late_token_s": 0.0,
+    "cached_token_s": 0.0,
 }
+LOOKED_UP = 64  # requests at the front of the queue that are looked up in the prefix cache
 
 
 class WeightedQueue(RequestQueue):
     """The smallest sum first, and requests that are late behind all others; see batchlab's order `weighted`."""
 
-    def __init__(self, weights=WEIGHTS):
-        self._weights = weights
+    def __init__(self, weights=WEIGHTS, cached_tokens=lambda request: 0):
+        self._weights, self._cached_tokens = weights, cached_tokens
+        self._first = None  # keys of the first in time, sorted with what is cached; None until they are looked at
         self._in_time, self._late, self._due = [], [], []  # sorted: keys, keys, times at which requests become late
         self._places, self._numbers, self._now_s = {}, count(), 0.0
 
     def at(self, now_s):
         """Move the requests that are late by now; told before each step."""
-        self._now_s = now_s
+        self._now_s, self._first = now_s, None
         while self._due and self._due[0][0] < now_s:
             _, number, request = self._due.pop(0)
             key = (self._later_s(request), number, request)
@@ -44,7 +47,7 @@ class WeightedQueue(RequestQueue):
     def add_request(self, request):
         number = self._places.setdefault(request.request_id, next(self._numbers))
         key = (self._later_s(request), number, request)
-        due_s = self._due_s(request)
+        self._first, due_s = None, self._due_s(request)
         is_new = not request.num_preemptions and due_s is not None
         if is_new and due_s < self._now_s:
             insort(self._late, key, key=_first_two)
@@ -61,7 +64,7 @@ class WeightedQueue(RequestQueue):
             self.add_request(request)
 
     def peek_request(self):
-        return (self._in_time or self._late)[0][2]
+        return next(iter(self))
 
     def pop_request(self):
         request = self.peek_request()
@@ -69,7 +72,7 @@ class WeightedQueue(RequestQueue):
         return request
 
     def remove_request(self, request):
-        for entries in (self._in_time, self._late, self._due):
+        for entries in (self._in_time, self._late, self._due, self._first or []):
             entries[:] = [entry for entry in entries if entry[2] is not request]
 
     def remove_requests(self, requests):
@@ -94,7 +97,15 @@ class WeightedQueue(RequestQueue):
         return len(self._in_time) + len(self._late)
 
     def __iter__(self):
-        return (entry[2] for entry in chain(self._in_time, self._late))
+        if not self._weights["cached_token_s"]:
+            return (entry[2] for entry in chain(self._in_time, self._late))
+        if self._first is None:
+            self._first = sorted(self._in_time[:LOOKED_UP], key=self._with_hits)
+        return (entry[2] for entry in chain(self._first, self._in_time[len(self._first) :], self._late))
+
+    def _with_hits(self, entry):
+        later_s, number, request = entry
+        return later_s - self._weights["cached_token_s"] * self._cached_tokens(request), number
 
 
 def _first_two(entry):
@@ -106,11 +117,14 @@ class _Weighted:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.waiting = WeightedQueue()
+        self.waiting = WeightedQueue(cached_tokens=self._cached_tokens)
 
     def schedule(self, *args, **kwargs):
         self.waiting.at(self.clock())
         return super().schedule(*args, **kwargs)
+
+    def _cached_tokens(self, request):
+        return self.kv_cache_manager.get_computed_blocks(request)[1]
 
 
 class WeightedScheduler(_Weighted, AsyncScheduler):

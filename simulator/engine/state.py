@@ -29,6 +29,7 @@ from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn
 from simulator.queues.ranked import Ranked
+from simulator.queues.weighted import CachedFirst
 from simulator.request import ArrivingRequest, Request, RequestView
 from simulator.request_state import (
     DECODING,
@@ -77,8 +78,8 @@ class ReplicaState:
         self.lives: dict[int, RequestState] = {}  # the same ones, if clients may abort them
         self.waiting = make_queue(self.traits.order)
         self.ranked = self.waiting if isinstance(self.waiting, Ranked) else None
-        if self.ranked is not None and self.cache is not None:
-            self.ranked.prefixes = QueuePrefixes(self.requests, self.cache).functions()
+        if self.cache is not None and isinstance(self.waiting, (Ranked, CachedFirst)):
+            self.waiting.prefixes = QueuePrefixes(self.requests, self.cache).functions()
         self.batch.meter = self.waiting.meter
         self.running: dict[RequestState, None] = {}
         self.prefilling: dict[RequestState, None] = {}

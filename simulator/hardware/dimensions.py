@@ -26,12 +26,13 @@ def fields_from(
     defaults: Mapping[str, object],
     built_in: Callable[[str], _Value],
     what: str,
+    words: Iterable[str] = (),
 ) -> _Value:
     """An instance of the dataclass `cls`: a user's `mapping` over `defaults`, or over the `built_in` one that its key
     `base` names, over the class's own defaults.
 
     An int given for a float becomes one. InputError, which begins with `what`, on an unknown or missing key and on a
-    value that does not fit its annotation (`Parameter.refusal`).
+    value that does not fit its annotation (`Parameter.refusal`). `words` are keys that the caller has spelled out.
     """
     owner: Callable[..., object] = cls
     values = dict(mapping)
@@ -43,7 +44,8 @@ def fields_from(
     known = parameters_of(owner)
     for key in values:
         if key not in known:
-            hint = f"{_guess(str(key), list(known))}allowed: {', '.join(known)}"
+            names = [*words, *known]
+            hint = f"{_guess(str(key), names)}allowed: {', '.join(names)}"
             raise InputError(f"{what}: unknown key {key!r}", hint=hint)
     given: dict[str, Any] = {**defaults, **values}
     missing = [name for name, field in known.items() if name not in given and field.default is MISSING]

@@ -11,9 +11,10 @@ from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
 from simulator.hardware.layer_types import check_layer_types
 from simulator.hardware.model import EXPERT_BYTES, Model
+from simulator.hardware.precision import FP8_BLOCK, WORDS, spelled_out
 
 __all__ = [
-    "EXPERT_BYTES", "HUGGING_FACE", "MODELS", "NVFP4_BYTES", "REQUIRED", "SAME_DIMENSIONS", "Model", "custom_model",
+    "EXPERT_BYTES", "HUGGING_FACE", "MODELS", "REQUIRED", "SAME_DIMENSIONS", "Model", "custom_model",
     "find_model",
 ]  # fmt: skip
 
@@ -26,7 +27,6 @@ _LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
 _GATED_DELTA_NET: Mapping[str, Any] = {
     "linear_key_heads": 16, "linear_value_heads": 32,
 }  # fmt: skip
-_FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 _TABLE: Mapping[str, Model] = {
     "meta-llama/Llama-2-7b-chat-hf":
         Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
@@ -87,7 +87,7 @@ _TABLE: Mapping[str, Model] = {
     ),
     "MiniMaxAI/MiniMax-M2": Model(
         "minimax-m2", 62, 3072, 1536, 48, 8, 128, 200064, 196608, experts=256, active_experts=8, qk_norm=True,
-        qk_norm_whole=True, **_FP8_BLOCKS,
+        qk_norm_whole=True, **FP8_BLOCK,
     ),
     # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
     "openai/gpt-oss-20b": Model(
@@ -138,12 +138,12 @@ _TABLE: Mapping[str, Model] = {
     # dimensions of DeepSeek-V3.
     "deepseek-ai/DeepSeek-V3": Model(
         "deepseek-v3", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8, shared_experts=1,
-        dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+        dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **FP8_BLOCK,
         num_nextn_predict_layers=1,
     ),
     "moonshotai/Kimi-K2-Instruct": Model(
         "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,
-        dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+        dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **FP8_BLOCK,
     ),
     # Its experts alone are in int4, with a scale for each 32 weights.
     "moonshotai/Kimi-K2-Thinking": Model(
@@ -153,7 +153,7 @@ _TABLE: Mapping[str, Model] = {
     ),
     "deepseek-ai/DeepSeek-V3.2": Model(
         "deepseek-v3.2", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8,
-        shared_experts=1, dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+        shared_experts=1, dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **FP8_BLOCK,
         index_topk=2048, num_nextn_predict_layers=1,
     ),
     "zai-org/GLM-5": Model(
@@ -186,7 +186,6 @@ SAME_DIMENSIONS: Mapping[str, str] = {
 """Other models with the dimensions of a built-in one: by their config.json they differ in weights and context alone."""
 
 
-NVFP4_BYTES = 0.5625  # bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights
 FEWEST_WEIGHT_BYTES = 0.1  # weights of a bit have 0.125 bytes
 
 REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
@@ -202,14 +201,15 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
     """A model from a mapping of dimensions (the YAML's `model: {...}`), keyed like the fields of `Model`.
 
     With `base: NAME` the built-in model of that name gives every dimension that the mapping leaves out. Without it
-    those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. InputError on unknown, missing,
-    mistyped or contradictory values.
+    those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. `quantization` and `kv_cache_dtype`
+    say precisions in a word (`precision.WORDS`). InputError on unknown, missing, mistyped or contradictory values.
     """
+    mapping = spelled_out(mapping)
     defaults: dict[str, object] = {"name": "custom"}
     hidden, heads = mapping.get("hidden"), mapping.get("heads")
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
         defaults["head_dim"] = hidden // heads
-    model = fields_from(Model, mapping, defaults, find_model, "model")
+    model = fields_from(Model, mapping, defaults, find_model, "model", WORDS)
     _check(model)
     return model
 

@@ -20,14 +20,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.hardware.models import NVFP4_BYTES
+from simulator.hardware.precision import FP8, FP8_BLOCK, FP8_CACHE, NVFP4
 
 PLAIN: Mapping[str, object] = {"dtype_bytes": 2}  # vLLM loads float32 weights as 16 bits
-
-FP8: Mapping[str, object] = {"dtype_bytes": 1}
-FP8_BLOCK: Mapping[str, object] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
-NVFP4: Mapping[str, object] = {"dtype_bytes": NVFP4_BYTES, "matmul_dtype": "nvfp4"}
-FP8_CACHE: Mapping[str, object] = {"kv_dtype_bytes": 1}
 
 NVFP4_GROUP = 16
 INT4_GROUP = 128  # what `EXPERT_BYTES` has

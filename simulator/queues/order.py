@@ -30,12 +30,14 @@ class Order(str):
 class OrderKind:
     """An order as its file declares it. `make` returns an empty queue; its arguments are the order's parameters.
 
-    `needs_prefix_cache`: without one the order would be another. `needs_radix_tree`: that cache must be SGLang's.
+    `needs_prefix_cache`: without one the order would be another; `cache_parameter` is the parameter of which alone that
+    holds. `needs_radix_tree`: that cache must be SGLang's.
     `is_internal`: a policy's own, which `engine.order` does not offer.
     """
 
     make: Callable[..., WaitingQueue]
     needs_prefix_cache: bool = False
+    cache_parameter: str = ""
     needs_radix_tree: bool = False
     is_internal: bool = False
 

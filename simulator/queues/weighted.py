@@ -1,22 +1,31 @@
 """A weighted sum of what a policy may see of a request, and last those that can no longer have their token in time."""
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
+from math import inf
 from typing import Annotated
 
-from annotated_types import doc
+from annotated_types import Ge, Le, doc
 from sortedcontainers import SortedDict
 
 from simulator.parameters import Factor, Seconds
 from simulator.queues.by_key import ByKey, Key
 from simulator.queues.order import OrderKind
 from simulator.queues.protocol import WaitingQueue
+from simulator.queues.ranked import Prefixes
 from simulator.queues.sjf import expected_output
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 InputTokenS = Annotated[Seconds, doc("seconds that a request counts as later for each token of its prompt")]
 OutputTokenS = Annotated[Seconds, doc("seconds that a request counts as later for each expected output token")]
+ClassS = Annotated[
+    dict[str, Annotated[float, Ge(0), Le(1e9)]] | None,
+    doc("seconds that a request counts as later by the name of its class; 0 for a class that is not named"),
+]
+CachedTokenS = Annotated[
+    Seconds, doc("seconds that a request counts as earlier for each token of it that the prefix cache holds")
+]
 PriorityS = Annotated[Seconds, doc("seconds that a request counts as later for each step of its priority")]
 DeadlineWeight = Annotated[Factor, doc("share of its own `deadline_s` by which a request counts as later")]
 LateAfterS = Annotated[
@@ -25,12 +34,17 @@ LateAfterS = Annotated[
 ]
 LateTokenS = Annotated[Seconds, doc("seconds for each token of its prompt by which a request is late earlier")]
 
+LOOKED_UP = 64
+"""Requests at the front of the queue that are looked up in the prefix cache."""
+
 
 def weighted(
     input_token_s: InputTokenS = 0.0,
     output_token_s: OutputTokenS = 0.0,
     priority_s: PriorityS = 0.0,
     deadline_weight: DeadlineWeight = 0.0,
+    class_s: ClassS = None,
+    cached_token_s: CachedTokenS = 0.0,
     late_after_s: LateAfterS = None,
     late_token_s: LateTokenS = 0.0,
 ) -> WaitingQueue:
@@ -38,7 +52,8 @@ def weighted(
 
     As every request ages alike, the sum does not change while requests wait. Weights of 0 are `fcfs`; a large
     `input_token_s` is the shortest prompt first, a small one lets long prompts pass after a while. A request without a
-    prediction counts with its `max_tokens`, one without a deadline with none.
+    prediction counts with its `max_tokens`, one without a deadline with none. `cached_token_s` alone follows what the
+    prefix cache holds now: of the first 64 requests in time, for to look up more takes a server too long.
 
     With `late_after_s`, requests that cannot have their first token so soon after their arrival wait behind all
     others: no work is spent on them while others can still be served in time. `late_token_s` allows for the time that
@@ -49,8 +64,12 @@ def weighted(
         deadline_s = request.deadline_s or 0.0
         later_s = input_token_s * request.input_tokens + output_token_s * expected_output(request)
         later_s += priority_s * request.priority + deadline_weight * deadline_s
+        if class_s:
+            later_s += class_s.get(request.class_name, 0.0)
         return request.arrival_s + later_s, request.row
 
+    if cached_token_s:
+        return CachedFirst(key, inf if late_after_s is None else late_after_s, late_token_s, cached_token_s)
     return ByKey(key) if late_after_s is None else LateLast(key, late_after_s, late_token_s)
 
 
@@ -119,4 +138,50 @@ class LateLast:
         return request.arrival_s + self._late_after_s - self._late_token_s * request.input_tokens
 
 
-ORDER = OrderKind(weighted)
+class CachedFirst(LateLast):
+    """See `weighted`: `LateLast`, of which the first requests in time are sorted with what the prefix cache holds.
+
+    They are sorted when the queue is first looked at after `at`. A replica with a prefix cache sets `prefixes`.
+    """
+
+    __slots__ = ("_cached_token_s", "_first", "_key", "prefixes")
+
+    def __init__(self, key: Key, late_after_s: float, late_token_s: float, cached_token_s: float) -> None:
+        super().__init__(key, late_after_s, late_token_s)
+        self.prefixes: Prefixes | None = None
+        self._cached_token_s = cached_token_s
+        self._key = key
+        self._first: list[RequestState] | None = None
+
+    def __iter__(self) -> Iterator[RequestState]:
+        if self._first is None:
+            self._first = sorted(islice(self._in_time, LOOKED_UP), key=self._with_hits)
+        return chain(self._first, islice(super().__iter__(), len(self._first), None))
+
+    @property
+    def head(self) -> RequestState:
+        return next(iter(self))
+
+    def at(self, now_s: float) -> None:
+        super().at(now_s)
+        self._first = None
+
+    def push(self, request: RequestState) -> None:
+        super().push(request)
+        self._first = None
+
+    put_back = push
+
+    def remove(self, request: RequestState) -> None:
+        super().remove(request)
+        if self._first is not None and request in self._first:
+            self._first.remove(request)
+
+    drop = remove
+
+    def _with_hits(self, request: RequestState) -> tuple[float, int]:
+        hits = 0 if self.prefixes is None else self.prefixes.hit_tokens(request)
+        return self._key(request)[0] - self._cached_token_s * hits, request.row
+
+
+ORDER = OrderKind(weighted, cache_parameter="cached_token_s")

@@ -119,6 +119,7 @@ class NaiveOrder:
             late = after_s is not None and is_new and r.arrival_s + after_s - p["late_token_s"] * r.input_tokens
             later_s = p["input_token_s"] * r.input_tokens + p["output_token_s"] * self.expected(r)
             later_s += p["priority_s"] * r.priority + p["deadline_weight"] * (r.deadline_s or 0.0)
+            later_s += (p["class_s"] or {}).get(r.class_name, 0.0)
             return late is not False and late < self.now_s, r.arrival_s + later_s, r.row
 
         return sorted(requests, key=rank)

@@ -40,7 +40,10 @@ def orders(draw: st.DrawFn, name: str) -> str:
     if name == "edf":
         return Order("edf", deadline_s=draw(st.sampled_from([None, 0.0, 0.03125, 2.0])))
     if name not in ("vtc", "fair", "boosted"):
-        return Order(name, **{key: draw(values(parameter)) for key, parameter in order_parameters(name).items()})
+        found = {key: draw(values(parameter)) for key, parameter in order_parameters(name).items()}
+        if "class_s" in found:
+            found["class_s"] = draw(st.dictionaries(st.sampled_from(CLASSES), st.sampled_from([0.0, 0.03125, 0.5])))
+        return Order(name, **found)
     w_p, w_q = draw(PRICES)
     weights = draw(st.dictionaries(st.sampled_from(CLASSES), st.sampled_from([0.25, 1.0, 2.0, 8.0])))
     parameters: dict[str, Any] = {"class_weights": weights, "w_p": w_p, "w_q": w_q}
@@ -79,5 +82,9 @@ def slower(order: str, factor: float) -> str:
     """The order with its times multiplied."""
     if not isinstance(order, Order):
         return order
-    times = {k: v * factor for k, v in order.parameters.items() if k.endswith("_s") and v is not None}
+    times = {
+        k: {name: s * factor for name, s in v.items()} if isinstance(v, dict) else v * factor
+        for k, v in order.parameters.items()
+        if k.endswith("_s") and v is not None
+    }
     return Order(str(order), **{**order.parameters, **times})

@@ -212,6 +212,7 @@ def weighted(draw: Callable[[int], Case], seed: int) -> Case:
         "priority_s": step_s * rng.choice([0.0, 0.0, 1.0, 50.0]),
         "late_after_s": rng.choice([None, *(step_s * steps for steps in (0, 2, 5, 20))]),
         "late_token_s": step_s * rng.choice([0.0, 0.0, 0.03125, 0.5]),
+        "cached_token_s": step_s * rng.choice([0.0, 0.0625, 1.0, 64.0]),
     }
     return case
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from docs.writers.accuracy.recipes import GATE, Recipe, recipe_of
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
 
@@ -35,18 +36,9 @@ WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
 """With more users than these, or ranks that step together, a run has so many requests of each: it is long enough."""
 
-STREAM_INTERVAL = 10
-"""Tokens that SGLang (DeepSeek, Qwen3.5) and TensorRT-LLM (DeepSeek) send at a time in InferenceX's scripts."""
-RECEIVE_INTERVALS = {False: 10, True: 30}
-"""Decode steps between two looks at what has arrived (SGLang's --scheduler-recv-interval on Blackwell); the second from
-16 users on. No flag of these stands in the rows: TTFT less our prefill is 10 to 16 decode steps up to 8 users and 25 to
-30 above on B200, 7 to 10 on H200, and none for GLM-5."""
-
 BATCH_WAIT = 20
 """Decode steps that TensorRT-LLM waits for more prompts to share a step (`batch_wait_timeout_iters`): Llama's scripts
 ask for it with 1,024 tokens each way and fewer than eight GPUs, and for no streaming of that kind otherwise."""
-CHUNKS: Mapping[tuple[str, str], int] = {("h200_sxm", "fp8"): 16384, ("b200_sxm", "fp4"): 16384}
-"""SGLang's --chunked-prefill-size in InferenceX's scripts, by GPU and precision; 32,768 for others."""
 
 PAIRED = 0.92
 """Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
@@ -76,6 +68,7 @@ _GLM_5 = {
     "max_model_len": 202752, "experts": 256, "active_experts": 8, "shared_experts": 1, "dense_layers": 3,
     "dense_intermediate": 12288, "q_lora_rank": 2048, "kv_lora_rank": 512, "rope_head_dim": 64, "index_topk": 2048,
 }  # fmt: skip
+WITH_EXPERTS = ("MiniMax", "gpt-oss", "Kimi", "DeepSeek", "Qwen3.5", "GLM")
 _WIDE = {"dtype_bytes": 2, "matmul_dtype": "bf16"}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "MiniMaxAI/MiniMax-M2.5": _MINIMAX,
@@ -126,6 +119,7 @@ class Row:
     moe_expert: int
     ttft_ms: float
     tpot_ms: float
+    measured: str = ""  # date; '' where it is not known
     drafts: bool = False  # though the row does not say so
 
     @property
@@ -138,11 +132,7 @@ class Row:
         """Decode steps by which the client sees a first token late: flags of the server that the row does not say."""
         if self.engine == "trtllm" and "Llama" in self.model and (self.isl, self.osl) == (1024, 1024):
             return BATCH_WAIT if self.tensor_parallel < NODE else 0.0
-        streams = "DeepSeek" in self.model or (self.engine == "sglang" and "Qwen3.5" in self.model)
-        if not self.is_inferencex or self.engine == "vllm" or not streams:
-            return 0.0
-        receives = self.engine == "sglang" and not self.system.startswith("h")
-        return STREAM_INTERVAL - 1.0 + (RECEIVE_INTERVALS[self.concurrency >= 16] / 2 if receives else 0.0)
+        return recipe_of(self).receive_steps / 2
 
     @property
     def cell(self) -> str:
@@ -218,6 +208,7 @@ def _row(engine: str, row: Mapping[str, str]) -> Row:
         moe_expert=whole("moe_ep_size"),
         ttft_ms=number("silicon_ttft_ms", math.nan),
         tpot_ms=number("silicon_tpot_ms", math.nan),
+        measured=row["measured"],
     )
 
 
@@ -232,7 +223,7 @@ def model_of(row: Row) -> dict[str, Any] | None:
     if row.precision == "fp8":
         blocks = row.model in BLOCKS and (row.isl, row.osl) != RECIPE
         return {**model, "dtype_bytes": 1, "matmul_dtype": "fp8_block" if blocks else "fp8",
-                "kv_dtype_bytes": 2 if row.model in BLOCKS and row.system.startswith("h") else 1}  # fmt: skip
+                "kv_dtype_bytes": 1 if recipe_of(row).kv_fp8 else 2}  # fmt: skip
     if row.precision == "fp4":
         if "experts" not in model and model.get("base") not in ("deepseek-v3", "kimi-k2"):
             return {**model, "dtype_bytes": 0.5625, "matmul_dtype": "nvfp4", "kv_dtype_bytes": 1}
@@ -275,18 +266,21 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
             ("output", row.osl, DRAWN if row.is_inferencex else DRIFT if row.engine in MIXING else (1.0, 1.0)),
         )
     }
-    hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": row.tensor_parallel}
+    recipe = recipe_of(row)
+    tensor, data = recipe.tensor or row.tensor_parallel, recipe.data or row.data_parallel
+    hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": tensor}
     hardware["gpu_memory_utilization"] = 0.95
-    if row.moe_expert > 1:
+    if (recipe.expert or row.moe_expert) > 1:
         hardware["enable_expert_parallel"] = True
     return {
         "name": "row",
         "model": model,
         "hardware": hardware,
-        "replicas": row.data_parallel,
-        "cost": _cost(row),
+        "replicas": data,
+        "cost": _cost(row, recipe),
+        "sampling": {"temperature": 0},  # InferenceX's client asks for the likeliest token
         "front_end": {},
-        "engine": dict(_engine(row)),
+        "engine": dict(_engine(row, recipe, data)),
         "workload": {
             "requests": (waves or waves_of(row)) * row.concurrency,
             "arrival": {"process": "closed_loop", "concurrency": row.concurrency},
@@ -295,24 +289,27 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
     }
 
 
-def _cost(row: Row) -> dict[str, Any]:
+def _cost(row: Row, recipe: Recipe) -> dict[str, Any]:
     marlin = row.engine == "vllm" and "gpt-oss" in row.model and row.system.startswith("h")
-    return {"kind": "profile", **({"moe_backend": "marlin"} if marlin else {})}
+    captured = {"max_capture_tokens": recipe.captured} if recipe.captured is not None else {}
+    # A trained gate prefers some experts; `recipes` says whose figure it is.
+    load = {"expert_load": GATE} if any(name in row.model for name in WITH_EXPERTS) else {}
+    return {"kind": "profile", **load, **({"moe_backend": "marlin"} if marlin else {}), **captured}
 
 
-def _engine(row: Row) -> Iterator[tuple[str, Any]]:
+def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:
     yield "policy", ENGINES[row.engine]
-    yield "max_num_seqs", max(1, math.ceil(row.concurrency / row.data_parallel))
+    yield "max_num_seqs", max(1, math.ceil(row.concurrency / data))
+    yield (
+        "max_num_batched_tokens",
+        recipe.batch_tokens or max(8192, row.concurrency + row.isl * (row.engine == "trtllm")),
+    )
     if row.engine == "vllm":
         version = ".".join(row.version.split(".")[:2]) if row.version[:1].isdigit() else ""
         if version:
             yield "version", version
         yield "async_scheduling", not version or tuple(map(int, version.split("."))) >= (0, 14)
-        yield "max_num_batched_tokens", 8192
         if "gpt-oss" in row.model:  # groups change what memory holds, and one block at a time takes long to simulate
             yield "disable_hybrid_kv_cache_manager", True
-    elif row.engine == "sglang":
-        yield "max_num_batched_tokens", CHUNKS.get((row.system, row.precision), 32768) if row.is_inferencex else 8192
-    else:
-        yield "max_num_batched_tokens", 16384 if "Llama" in row.model else max(8192, row.concurrency + row.isl)
+    elif row.engine == "trtllm":
         yield "async_scheduling", True

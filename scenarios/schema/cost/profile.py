@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -80,6 +81,8 @@ class ProfileCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the profile. InputError where there is none, or it is of something else."""
+        from simulator.policies import server_of
+        from simulator.timing.launches import layer_launch_s
         from simulator.timing.profile import Options, ProfileCost
 
         profile = self._find(scenario)
@@ -91,6 +94,11 @@ class ProfileCostConfig(Strict):
         host = scenario.resolve_host() if scenario.host is not None or self._takes_host(profile) else None
         step_s, per_seq_s = (None, None) if host is None else (host.step_s, host.per_seq_s)
         options = Options(step_s, per_seq_s, self.cuda_graphs, most, self.skew, self.all_reduce)
+        if "parts" in profile.document:  # of kernels alone: nothing in them waits for a launch
+            holds = self.max_capture_tokens is not None or server_of(scenario.engine.policy).prompt_graphs
+            held = most if self.cuda_graphs and holds else 0
+            layer_s = layer_launch_s(scenario.resolve_model())
+            options = replace(options, layer_launch_s=layer_s, launched_above=held)
         return ProfileCost(profile, options)
 
     def takes_host(self, scenario: Priced) -> bool:

@@ -192,4 +192,5 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="sglang",
+    prompt_graphs=False,
 )

@@ -154,4 +154,5 @@ SERVER = Server(
     overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
+    prompt_graphs=False,
 )

@@ -14,7 +14,8 @@ class StepPrices:
     """Prices of steps for `simulator.timing.profile.profile_cost.ProfileCost`, kept once they are computed.
 
     `sizes`: the captured batch sizes, ascending. `host_s`, `host_per_seq_s`: host time of a step and of each request.
-    `samples_drafts` as in `simulator.timing.roofline_cost.Roofline`.
+    `samples_drafts` as in `simulator.timing.roofline_cost.Roofline`. A step with prompts and more than `launched_above`
+    tokens takes `launch_s` at least.
     """
 
     def __init__(
@@ -27,6 +28,8 @@ class StepPrices:
         skew: bool,
         all_reduce: bool,
         samples_drafts: bool = True,
+        launch_s: float = 0.0,
+        launched_above: int = 0,
     ) -> None:
         self._sizes = sizes
         self._host_s = host_s
@@ -35,6 +38,8 @@ class StepPrices:
         self._attention = profile.attention
         self._group = rows_of_group(profile)
         self._samples_drafts = samples_drafts
+        self._launch_s = launch_s
+        self._launched_above = launched_above
         self._skew = profile.skew.counted if skew and profile.skew is not None else None
         self._experts = profile.experts
         self._all_reduce = profile.all_reduce if all_reduce else None
@@ -61,7 +66,10 @@ class StepPrices:
             fixed_s += self.of_sampled_s(seqs + prefill_seqs + drafts) - self.host_per_seq_s * drafts
         else:
             fixed_s += self.of_sampled_s(seqs + prefill_seqs)
-        return fixed_s + self._layers * attention_us * 1e-6
+        seconds = fixed_s + self._layers * attention_us * 1e-6
+        if seconds < self._launch_s and prefill_tokens and seqs + prefill_tokens + drafts > self._launched_above:
+            return self._launch_s
+        return seconds
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         seqs, context, _, _, _, _, longest, squares, _, _, _, _, _, _, _, _ = shape

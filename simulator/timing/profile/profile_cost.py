@@ -30,7 +30,8 @@ class Options:
     request in it (`simulator.servers` has those of real engines).
     `cuda_graphs` False computes batches at their size, True pads them to the sizes for which vLLM captures graphs up to
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
-    `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`.
+    `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`. A layer of a step with
+    prompts that no graph holds takes `layer_launch_s` to launch; graphs hold those of up to `launched_above` tokens.
     """
 
     host_s: float | None = None
@@ -40,6 +41,8 @@ class Options:
     skew: bool = True
     all_reduce: bool = True
     samples_drafts: bool = True
+    layer_launch_s: float = 0.0
+    launched_above: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class ProfileCost:
             skew=options.skew,
             all_reduce=options.all_reduce,
             samples_drafts=options.samples_drafts,
+            launch_s=options.layer_launch_s * profile.layers,
+            launched_above=options.launched_above,
         )
         object.__setattr__(self, "_prices", prices)  # the way to a derived field of a frozen dataclass
 

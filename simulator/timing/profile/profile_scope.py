@@ -13,7 +13,8 @@ from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.layer_types import MAMBA
-from simulator.hardware.models import MODELS, NVFP4_BYTES, Model, custom_model
+from simulator.hardware.models import MODELS, Model, custom_model
+from simulator.hardware.precision import NVFP4_BYTES
 from simulator.timing.profile.profile_schema import Profile
 
 SHAPES = (

@@ -12,7 +12,8 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import NVFP4_BYTES, Model
+from simulator.hardware.models import Model
+from simulator.hardware.precision import NVFP4_BYTES
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.physics import decode_features
 from simulator.timing.profile.profile_schema import Profile

@@ -81,6 +81,8 @@ def test_deadlines_come_from_the_slo(slo: dict[str, float] | None, deadline_s: f
         ({"policy": "static", "order": "sjf"}, "engine.order: the policy static does not use this key"),
         ({"order": "vtc", "w_p": 0, "w_q": 0}, "engine.order: the order vtc refuses its parameters"),
         ({"order": "fair", "class_weights": {"c": 2}}, r"engine.class_weights.*no class is called 'c'"),
+        ({"order": "weighted", "class_s": {"c": 2}}, r"engine.class_s.*no class is called 'c'"),
+        ({"order": "weighted", "cached_token_s": 1}, "engine.cached_token_s: it counts what a prefix cache holds"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(engine: dict[str, Any], message: str) -> None:

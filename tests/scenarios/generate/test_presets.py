@@ -273,7 +273,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         },
         "classes.0.corr: corr needs lengths that vary",
     ),
-    "nothing at all": ({"requests": 5}, "give classes, or a preset: chat, code"),
+    "nothing at all": ({"requests": 5}, "give classes, a benchmark, or a preset: chat, code"),
     "a key of a class": ({"preset": "chat", "input": {"dist": "fixed", "value": 4}}, "`input` belongs under"),
 }
 

@@ -83,6 +83,17 @@ def test_graphs_are_captured_up_to_twice_the_batch() -> None:
     assert built(max_capture_tokens=64, cuda_graphs=False).options.max_capture_tokens == 64
 
 
+def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
+    """vLLM's graphs hold prompts up to the captured size, SGLang's none; a fitted profile knows no launches."""
+    of = ("model=mixtral-8x7b", "hardware={gpu: h100, tensor_parallel: 4}")
+    vllm, sglang = built(*of, "engine={policy: vllm}").options, built(*of, "engine={policy: sglang}").options
+    assert vllm.layer_launch_s == sglang.layer_launch_s > 0.0
+    assert (vllm.launched_above, sglang.launched_above) == (vllm.max_capture_tokens, 0)
+    assert built(*of, "engine={policy: vllm}", cuda_graphs=False).options.launched_above == 0
+    assert built(*of, "engine={policy: sglang}", max_capture_tokens=64).options.launched_above == 64
+    assert built().options.layer_launch_s == 0.0
+
+
 def test_options_reach_the_cost() -> None:
     options = built("host={step_s: 0.002, per_seq_s: 1e-5}", skew=False, all_reduce=False).options
     assert (options.host_s, options.host_per_seq_s, options.skew, options.all_reduce) == (0.002, 1e-5, False, False)

@@ -40,7 +40,36 @@ def test_what_has_the_same_meaning_has_the_same_name() -> None:
     assert same | {"long_prefill_token_threshold", "async_scheduling"} <= SECTIONS["engine"]
 
 
-def test_models_may_be_told_their_types() -> None:
-    """As the hints for dtype and kv_cache_dtype say."""
-    half = scenario(model={"base": "llama-3.1-8b", "kv_dtype_bytes": 1}).resolve_model()
-    assert half.kv_bytes_per_token() * 2 == scenario().resolve_model().kv_bytes_per_token()
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ({"quantization": "fp8"}, {"dtype_bytes": 1}),
+        ({"quantization": "fp8_block"}, {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}),
+        ({"quantization": "nvfp4"}, {"dtype_bytes": 0.5625, "matmul_dtype": "nvfp4"}),
+        ({"quantization": "int4"}, {"dtype_bytes": 0.515625, "matmul_dtype": "bf16"}),
+        ({"quantization": "none", "kv_cache_dtype": "fp8"}, {"kv_dtype_bytes": 1}),
+        ({"kv_cache_dtype": "bfloat16"}, {}),
+    ],
+)
+def test_precisions_in_a_word(words: dict[str, str], fields: dict[str, object]) -> None:
+    """As the hints for quantization and kv_cache_dtype say."""
+    base = {"base": "llama-3.1-8b"}
+    assert scenario(model=base | words).resolve_model() == scenario(model={**base, **fields}).resolve_model()
+
+
+def test_a_quantization_is_of_all_weights() -> None:
+    model = scenario(model={"base": "gpt-oss-20b", "quantization": "fp8"}).resolve_model()
+    assert (model.multiplied_in, model.experts_multiplied_in, model.expert_bytes) == ("fp8", "fp8", 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"quantization": "awq"}, "unknown quantization 'awq'"),
+        ({"quantization": "fp8", "dtype_bytes": 1}, "quantization says the precision, as dtype_bytes does"),
+        ({"kv_cache_dtype": "fp8", "kv_dtype_bytes": 1}, "kv_cache_dtype says the precision, as kv_dtype_bytes does"),
+    ],
+)
+def test_bad_precisions(model: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scenario(model={"base": "llama-3.1-8b"} | model)

@@ -203,7 +203,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
     "a correlation of equal lengths": (workload(corr=0.5), ("classes", 0), "corr needs lengths that vary"),
     "a prefix of nothing": (workload(prefix={"tokens": 0}), ("classes", 0, "prefix", "tokens"), "greater than"),
     "no texts": (workload(prefix={"tokens": 9, "groups": 0}), ("classes", 0, "prefix", "groups"), "greater than"),
-    "neither classes nor preset": ({"requests": 5}, (), "give classes, or a preset: chat, code"),
+    "neither classes nor preset": ({"requests": 5}, (), "give classes, a benchmark, or a preset: chat, code"),
     "an unknown distribution": (
         lengths(dist="zipf", theta=1),
         ("classes", 0, "input"),

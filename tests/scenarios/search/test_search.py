@@ -122,6 +122,18 @@ def test_a_trace_is_cut_in_time_and_no_request_is_lost(tmp_path: Path) -> None:
     assert sizes == [40, 41]
 
 
+def test_too_few_requests_prove_nothing_and_the_answer_says_why(tmp_path: Path) -> None:
+    rows = "".join(f"{at / 50},{900 - 90 * (at % 10)},5\n" for at in range(20))
+    (tmp_path / "trace.csv").write_text(f"arrival_time_s,input_tokens,output_tokens\n{rows}")
+    path = tmp_path / "few.yaml"
+    path.write_text(json.dumps(OVERLOAD | {"workload": {"trace": {"path": str(tmp_path / "trace.csv")}}}))
+    asked = ["search", str(path), "--objective", "mean_ttft_ms", "--trials", "18", "--workers", "1", "--no-report"]
+    done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "found")])
+    assert done.exit_code == 0, done.output
+    assert "Nothing proven" in done.stdout
+    assert "for 10 requests are too few" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_held_out_lies_between_none_and_all(base: Scenario, share: float) -> None:
     with pytest.raises(InputError, match="cannot be held out"):
@@ -220,6 +232,32 @@ def test_a_command_stands_only_where_flags_and_the_class_for_vllm_say_all(base: 
         assert said.endswith(" --scheduler-cls vllm_scheduler.WeightedScheduler")
     for settings in ({**weights, "engine.deadline_weight": 1.0}, {"engine.policy": "fastserve"}):
         assert command_of(make_candidate(base, settings).scenario) is None
+
+
+def test_classes_shared_prefixes_and_the_victim_are_searched_where_there_are_some() -> None:
+    from scenarios.assembly.workloads import build_workload
+
+    def keys(scenario: Scenario, policy: str = "chunked_prefill") -> set[str]:
+        space = Space(scenario, build_workload(scenario), sheds=False)
+        assert policy in space.composed
+        return set(space._of(policy))
+
+    more = {"engine.class_s", "engine.cached_token_s"}
+    assert not more & keys(load(OVERLOAD))
+    one = workload(20, 4.0)["classes"][0]
+    shared = {**one, "name": "b", "prefix": {"tokens": 64, "groups": 2}}
+    mixed = {"workload": {"requests": 20, "classes": [one, shared]}}
+    both = load(OVERLOAD | mixed | {"engine": {"policy": "chunked_prefill", "enable_prefix_caching": True}})
+    assert more <= keys(both)
+    space, rng = Space(both, build_workload(both), sheds=False), np.random.default_rng(3)
+    drawn = [space._of("chunked_prefill")["engine.class_s"].draw(rng) for _ in range(20)]
+    assert {len(each) for each in drawn} == {0, 1, 2}
+    cached = {"engine.order": "weighted", "engine.cached_token_s": 0.1}
+    weights = weights_of(make_candidate(both, cached).scenario)
+    assert weights is not None
+    assert weights["cached_token_s"] == 0.1
+    assert weights_of(make_candidate(both, {**cached, "engine.class_s": {"b": 3.0}}).scenario) is None
+    assert "engine.victim" in keys(load(OVERLOAD, ["engine.policy=preemptive"]), "preemptive")
 
 
 def test_the_class_for_vllm_has_the_weights(base: Scenario) -> None:

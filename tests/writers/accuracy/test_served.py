@@ -67,9 +67,35 @@ def test_of_two_rows_of_a_setting_the_faster_one_drafts(tmp_path: Path) -> None:
 
 def test_a_client_sees_first_tokens_late_by_flags_of_the_server() -> None:
     row = replace(ROW, engine="sglang", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", isl=1024, osl=1024)
-    assert (row.late_steps, replace(row, concurrency=16).late_steps) == (14.0, 24.0)
-    assert replace(row, system="h200_sxm").late_steps == 9.0
+    row = replace(row, tensor_parallel=8)
+    assert (row.late_steps, replace(row, concurrency=16).late_steps) == (5.0, 15.0)
+    assert replace(row, system="h200_sxm").late_steps == 0.0
     assert replace(row, engine="vllm").late_steps == replace(row, isl=512).late_steps == 0.0
+
+
+MINIMAX = {"model": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "isl": 1024, "osl": 1024, "data_parallel": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tensor", "data", "batch_tokens", "captured", "kv_bytes"),
+    [
+        ({"measured": "2026-04-08", "precision": "fp8"}, 4, 1, 2048, 2048, 1),
+        ({"measured": "2026-04-08", "precision": "fp4"}, 1, 2, 2048, 2048, 1),
+        ({"measured": "2026-03-11", "precision": "fp8", "version": "0.17.0"}, 4, 2, 8192, 512, 2),
+        ({"measured": "2026-04-08", "precision": "fp8", "isl": 512}, 4, 2, 8192, None, 1),
+    ],
+    ids=["tensor parallel in the script", "data parallel in the script", "before the flags", "another's run"],
+)
+def test_a_run_has_the_flags_of_its_script(
+    fields: dict[str, object], tensor: int, data: int, batch_tokens: int, captured: int | None, kv_bytes: int
+) -> None:
+    found = scenario_of(replace(ROW, **{**MINIMAX, **fields}))  # type: ignore[arg-type] # any of its fields
+    assert found is not None
+    assert (found["hardware"]["tensor_parallel"], found["replicas"]) == (tensor, data)
+    assert found["engine"]["max_num_batched_tokens"] == batch_tokens
+    assert found["cost"].get("max_capture_tokens") == captured
+    assert found["cost"]["expert_load"] == "power_law_1.01"
+    assert found["model"]["kv_dtype_bytes"] == kv_bytes
 
 
 def test_tensorrt_llm_waits_for_prompts_where_the_script_says_so() -> None:

@@ -165,3 +165,14 @@ def test_steps_outside_of_the_tables_are_counted() -> None:
 
 def test_equal_profiles_are_equal_costs() -> None:
     assert replace(COST) == COST
+
+
+def test_a_step_with_prompts_takes_as_long_as_its_kernels_take_to_launch() -> None:
+    """Unless graphs hold it: with few tokens, or of decodes alone."""
+    launched = ProfileCost(profile(), Options(layer_launch_s=0.5, launched_above=64))
+    few, many = prompt(64), prompt(65)
+    assert launched.step_s(few) == COST.step_s(few) < 1.0
+    assert launched.step_s(many) == 0.5 * LAYERS > COST.step_s(many)
+    assert launched.step_s(decodes([100] * 65)) == COST.step_s(decodes([100] * 65))
+    quick = ProfileCost(profile(), Options(layer_launch_s=1e-9))
+    assert quick.step_s(many) == COST.step_s(many)
