@@ -56,7 +56,7 @@ def default_sampling(model: str) -> Sampling:
     return _BY_MODEL.get(model.removesuffix(CHANGED), Sampling())
 
 
-def completed(model: str, given: Mapping[str, float | None]) -> Sampling:
+def completed(model: str, given: Mapping[str, Any]) -> Sampling:
     """Return the parameters of requests that say some of them, the rest by the model's generation config."""
     return replace(default_sampling(model), **{name: value for name, value in given.items() if value is not None})
 
@@ -68,9 +68,9 @@ def said(generation: object) -> dict[str, Any]:
     vllm/config/model.py, 0.33).
     """
     given = generation if isinstance(generation, Mapping) else {}
-    kinds: dict[str, type | tuple[type, ...]] = {each.name: (int, float) for each in fields(Sampling)} | {"top_k": int}
-    return {name: given[name] for name, kind in kinds.items()
-            if isinstance(given.get(name), kind) and not isinstance(given[name], bool)}  # fmt: skip
+    numbers = {each.name: given[each.name] for each in fields(Sampling) if each.name in given}
+    return {name: value for name, value in numbers.items()
+            if isinstance(value, int if name == "top_k" else (int, float)) and not isinstance(value, bool)}  # fmt: skip
 
 
 def beside(config: Path) -> dict[str, Any]:
