@@ -156,9 +156,14 @@ class ProfileCostConfig(Strict):
         versions do with VLLM_MXFP4_USE_MARLIN=1 alone (line 156 of 0.16.0).
         """
         from simulator.policies import server_of
+        from simulator.policies.parts.vllm_server import VLLM
 
         asks, engine = self.moe_backend, scenario.engine
-        if asks != "auto" or server_of(engine.policy).kernels != "vllm" or scenario.resolve_gpu().name not in HOPPER:
+        if (
+            asks != "auto"
+            or server_of(engine.policy).kernels != VLLM.kernels
+            or scenario.resolve_gpu().name not in HOPPER
+        ):
             return asks
         version = str(engine.parameter("version", "")).split(".")[:2]
         old = len(version) == 2 and all(map(str.isdigit, version)) and tuple(map(int, version)) < TRITON_MXFP4_SINCE
