@@ -43,12 +43,10 @@ taken in the same way. All {rows} were seen; nothing was fitted to them.
 
 {why}
 
-No row has the number of all GPUs or the throughput, from which the workers would follow.
-
-How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. In short: each engine has
-its own policy, kernels and host, and plans a step while the one before runs. A worker with attention data parallel is a
-group of ranks that share the experts and step together. vLLM's decoders pull by its connector, SGLang's take memory
-before a prompt is computed, TensorRT-LLM's take it for the whole answer.
+How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. The figures below are older
+than that: they are of fleets without groups whose ranks step together, so a decoding rank of attention data parallel
+was a replica of its own with its share of the experts, and the exchange of tokens cost nothing; schedulers and kernels
+were vLLM's.
 
 | | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
