@@ -11,7 +11,10 @@ _NEWCOMER = """# What each key costs
 This page is generated: `make pages PAGES=newcomer` writes it from figures that
 `python -m docs.writers.accuracy.others newcomer` keeps. A newcomer writes model, GPU, parallel sizes, version and
 traffic; the full scenario says all that is known of the server. Between the two, each key is left out of the full
-scenario alone, so a line says what that key is worth. An error is simulated over measured, less one.
+scenario alone, so a line says what that key is worth. What is left out is as `vllm serve` (SGLang, TensorRT-LLM) of
+that version has it by default on that GPU, and `cost` is the best there is ([Scenarios](scenarios.md#defaults)). A
+server that was started with other flags is off by what they do: the first two below had `--max-num-seqs 128`, and the
+default is 1,024. An error is simulated over measured, less one.
 
 ## Servers with a log of every request
 
