@@ -7,7 +7,8 @@ many tokens there are where the counts are left out. `deadline_s` counts from th
 `patience_s`, after which a client that has not its whole answer leaves. `data_parallel_rank` is the rank that the
 client asks for, which the router `vllm_dp` gives it, and `lora` the adapter. A request with `after_request_id`
 follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is where an open replay
-puts it.
+puts it. `after_request_ids` names several, a list in JSON Lines and separated by spaces in CSV: the request follows the
+last of their answers. `task_id` names the task of an agent that the request is part of.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from scenarios.traces.rows import (
     integer,
     integers,
     json_object,
+    name_list,
     real,
     tokens,
     word,
@@ -83,6 +85,8 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "lora": word,
     "images": pictures,
     "accepted_drafts": drafts,
+    "after_request_ids": name_list,
+    "task_id": word,
 }
 _NAMES = {"request_id", "class", "session_id", "lora"}  # optional columns that no rule binds to another
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
@@ -202,7 +206,10 @@ def _check(extra: Extra, input_tokens: int) -> None:
         raise RowError("images leave no token of input_tokens behind them", input_tokens)
     if "hash_block_size" in extra and "block_hashes" not in extra:
         raise RowError("hash_block_size without block_hashes")
-    if "delay_s" in extra and "after_request_id" not in extra:
+    several = "after_request_ids" in extra
+    if several and "after_request_id" in extra:
+        raise RowError("both after_request_id and after_request_ids")
+    if "delay_s" in extra and "after_request_id" not in extra and not several:
         raise RowError("delay_s without an after_request_id")
 
 
