@@ -6,10 +6,13 @@ are vLLM's and say so: the form is known to fit, the numbers are a default to be
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.front_end import FrontEnd
 from simulator.timing.host import Host
+
+if TYPE_CHECKING:
+    from simulator.hardware.models import Model
 
 Since = tuple[int, ...]  # a version, as (0, 19); () is before all
 _NEWEST: Since = (10**9,)
@@ -44,6 +47,25 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Startup:
+    """The circumstances on which a server's defaults depend: the GPU, the version (None: the newest), the model.
+
+    `memory_gib` and `gpu` are memory and name of each GPU. `given` has the keys that were said, dotted, with values.
+    """
+
+    memory_gib: float
+    gpu: str
+    version: str | None = None
+    model: "Model | None" = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def numbers_of(version: str) -> Since:
+    """Return the first two numbers of a version."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A server's command line, for writing it and for reading it.
 
@@ -52,12 +74,13 @@ class Launch:
     a YAML file that `options_flags` name, `variables` in the environment. `without_effect` are flags that change
     neither schedule nor step times, by what they are about; `not_modelled` those that may, by why they do not here; `*`
     in a name stands for anything.
-    `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
-    written for a policy without these keys; `written` are values that differ from the policy's parameters when they
-    are written, and `joined` makes keys of the policy that no flag says from those that one does, and from the name
-    of the `model` and the keys that flags `said`. `is_own` says that the policy is the server's own, and not only
-    near to it. `container` is an image that starts the server. A server of the same program from before a version
-    says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark on its commands.
+    `defaults` are the server's own where they depend on its circumstances; a key of `instead` that is given stands for
+    the defaults of others. `fixed` is written for a policy without these keys; `written` are values that differ from
+    the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from those
+    that one does, and from the name of the `model` and the keys that flags `said`. `is_own` says that the policy is the
+    server's own, and not only near to it. `container` is an image that starts the server. A server of the same program
+    from before a version says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark
+    on its commands.
     """
 
     programs: Sequence[str]
@@ -75,13 +98,24 @@ class Launch:
     version: str | None = None
     is_own: bool = True
     fixed: Mapping[str, object] = field(default_factory=dict)
-    defaults: Callable[[float, str, str | None], Mapping[str, object]] | None = None
+    defaults: Callable[[Startup], Mapping[str, object]] | None = None
+    instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
     remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
     joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
     written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
     until: Since = ()
     switch: str = ""
     told_by: str = ""
+
+    def usual(self, startup: Startup) -> dict[str, object]:
+        """Return what the server does, by dotted key, where the key is not said; what else is said counts."""
+        found = {flag.key: flag.default for flag in (*self.options, *self.flags) if flag.default is not None}
+        return found | dict(self.defaults(startup) if self.defaults is not None else {})
+
+    def left_out(self, usual: Mapping[str, object], given: Mapping[str, Any]) -> dict[str, object]:
+        """Return those of the usual values that hold beside what is given."""
+        replaced = [other for key, others in self.instead.items() if given.get(key) is not None for other in others]
+        return {key: value for key, value in usual.items() if key not in given and key not in replaced}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +148,7 @@ class Server:
         told to be synchronous is as slow as the last that was so by default, an older one told to be asynchronous as
         quick as the first that is.
         """
-        numbers = _NEWEST if version is None else tuple(int(part) for part in version.split(".")[:2])
+        numbers = _NEWEST if version is None else numbers_of(version)
         overlaps = async_scheduling
         if overlaps is None:
             overlaps = self.overlaps_since is not None and numbers >= self.overlaps_since

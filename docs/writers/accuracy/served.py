@@ -312,3 +312,6 @@ def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:
             yield "disable_hybrid_kv_cache_manager", True
     elif row.engine == "trtllm":
         yield "async_scheduling", True
+        yield "enable_chunked_prefill", True
+    yield "enable_prefix_caching", False
+    yield "block_size", 16

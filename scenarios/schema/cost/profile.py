@@ -43,7 +43,7 @@ class ProfileCostConfig(Strict):
     A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from tables
     of its GPU: those of the policy's engine that hold all its parts, of the version nearest to `engine.version` or the
     newest. What they all lack comes from tables of other engines on the same GPU, which `provenance` calls borrowed;
-    what nobody measured is refused by name.
+    where that is not enough, these come first. What nobody measured is refused by name.
     """
 
     elsewhere: ClassVar = staticmethod(host_key)
@@ -85,9 +85,7 @@ class ProfileCostConfig(Strict):
         from simulator.timing.launches import layer_launch_s
         from simulator.timing.profile import Options, ProfileCost
 
-        profile = self._find(scenario)
-        self._check(scenario, profile)
-        self._check_experts(scenario, profile)
+        profile = self.found(scenario)
         most = self.max_capture_tokens
         if most is None:
             most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
@@ -100,6 +98,13 @@ class ProfileCostConfig(Strict):
             layer_s = layer_launch_s(scenario.resolve_model())
             options = replace(options, layer_launch_s=layer_s, launched_above=held)
         return ProfileCost(profile, options)
+
+    def found(self, scenario: Priced) -> Profile:
+        """The profile that fits the scenario. InputError where there is none, or it is of something else."""
+        profile = self._find(scenario)
+        self._check(scenario, profile)
+        self._check_experts(scenario, profile)
+        return profile
 
     def takes_host(self, scenario: Priced) -> bool:
         """Return whether the engine's host is added by default: measured whole steps have it already."""
@@ -164,12 +169,12 @@ class ProfileCostConfig(Strict):
         engine = scenario.engine
         own, others = tables_for(of_gpu, server_of(engine.policy).kernels, str(engine.parameter("version")))
         lacking: InputError | None = None
-        for lenders in ((), (*own[1:], *others)):
-            for path in own:
-                try:
-                    return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
-                except InputError as error:
-                    lacking = lacking or error
+        every = (*own, *others)
+        for path, lenders in (*((p, ()) for p in own), *((p, every) for p in every)):
+            try:
+                return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
+            except InputError as error:
+                lacking = lacking or error
         if lacking is not None:
             raise lacking
         what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from simulator.front_end import FrontEnd
 from simulator.policies.parts import vllm_offload as offload
 from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
-from simulator.servers import Flag, Launch, Server
+from simulator.servers import Flag, Launch, Server, Startup, numbers_of
 from simulator.timing.host import Host
 
 SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
@@ -24,6 +24,9 @@ LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
 NEWEST_VERSION = "0.33"
 _ASYNC_BY_DEFAULT = (0, 14)  # vllm-project/vllm, pull request 27614
+_MORE_MEMORY_SINCE = (0, 20)
+_LARGEST_SINCE = (0, 28)
+_STATES_CACHED_SINCE = (0, 26)
 
 _COMMON = (
     Flag("--tensor-parallel-size -tp", "hardware.tensor_parallel", default=1),
@@ -144,23 +147,32 @@ NOT_MODELLED = {
 """Flags of `vllm serve` that may change a schedule or a step time, by why they do not here."""
 
 
-def defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
-    """Return what `vllm serve` takes on a GPU of so much memory (`get_batch_defaults` in vllm/engine/arg_utils.py).
+def defaults(startup: Startup) -> Mapping[str, object]:
+    """Return what `vllm serve` takes by GPU, version, model and what else it is told.
 
-    Of the share of memory, 0.33 has 0.92 and the documentation of 0.8.5 has 0.9, which is taken for all before 0.33.
+    Sizes are those of `get_batch_defaults` and its caller (0.33: vllm/engine/arg_utils.py:2973-3006 and 3166-3200; the
+    first tier came with 0.28). The share of memory is 0.9 up to 0.19 and 0.92 since (`CacheConfig`; pull request
+    38284). Models with layers that keep states share no prefixes up to 0.24 (`is_prefix_caching_supported`).
+    Scheduling is asynchronous since 0.14, but not with drafts that the first model runner looks up (config/vllm.py).
     """
-    large = memory_gib >= 70 and "a100" not in gpu
-    tokens = 16384 if memory_gib >= 160 else 8192 if large else 2048
+    given, numbers = startup.given, numbers_of(startup.version or NEWEST_VERSION)
+    largest = startup.memory_gib >= 160 and numbers >= _LARGEST_SINCE
+    large = startup.memory_gib >= 70 and "a100" not in startup.gpu
+    tokens = 16384 if largest else 8192 if large else 2048
+    if startup.model is not None and given.get("engine.enable_chunked_prefill") is False:
+        tokens = max(tokens, startup.model.max_model_len)
+    drafts = given.get("engine.speculative_config") or {}
+    looked_up = drafts.get("method") == "ngram" and drafts.get("model_runner") == "v1"
+    has_states = startup.model is not None and startup.model.has_states
     return {
-        "engine.max_num_seqs": 1024 if large or memory_gib >= 160 else 256,
+        "engine.max_num_seqs": min(
+            1024 if large or largest else 256, given.get("engine.max_num_batched_tokens") or tokens
+        ),
         "engine.max_num_batched_tokens": tokens,
-        "hardware.gpu_memory_utilization": 0.92 if version in (None, NEWEST_VERSION) else 0.9,
-        "engine.async_scheduling": _number(version or NEWEST_VERSION) >= _ASYNC_BY_DEFAULT,
+        "engine.enable_prefix_caching": not has_states or numbers >= _STATES_CACHED_SINCE,
+        "engine.async_scheduling": numbers >= _ASYNC_BY_DEFAULT and not looked_up,
+        "hardware.gpu_memory_utilization": 0.92 if numbers >= _MORE_MEMORY_SINCE else 0.9,
     }
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:

@@ -36,7 +36,7 @@ def scenario(*overrides: str, **cost: Any) -> scenarios.Scenario:
         "hardware": {"gpu": "rtx-4090"},
         "cost": {"kind": "profile", **cost},
         "workload": WORKLOAD,
-        "engine": {"policy": "vllm", "max_num_seqs": 16},
+        "engine": {"policy": "chunked_prefill", "max_num_seqs": 16},
     }
     return scenarios.load(data, list(overrides))
 
