@@ -5,7 +5,7 @@ are vLLM's and say so: the form is known to fit, the numbers are a default to be
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from simulator.front_end import FrontEnd
@@ -122,8 +122,10 @@ class Launch:
 class Server:
     """A server: what it adds to a step (`host`) and between clients and a step (`front_end`), and how it is started.
 
-    An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
-    before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
+    An engine that schedules one way only has a host of that way alone. `overlaps_since` is the version from which on
+    an engine schedules asynchronously by default, None for none. `filters` are the seconds that top-k and top-p take
+    for each row of logits and each token of the vocabulary, of versions before one, the oldest first; nothing after
+    the last. They come on top of an asynchronous host; figures of a synchronous one hold what its runs did.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
     captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
@@ -133,7 +135,7 @@ class Server:
     front_end_source: str
     synchronous: Host | None = None
     asynchronous: Host | None = None
-    asynchronous_before: tuple[Since, Host] | None = None
+    filters: Sequence[tuple[Since, float, str]] = ()
     overlaps_since: Since | None = ()
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
@@ -141,31 +143,24 @@ class Server:
     prompt_graphs: bool = True
     all_to_all: bool = False
 
-    def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
-        """Return what the host adds to a step.
+    def host(self, version: str | None = None, async_scheduling: bool | None = None, filtered_vocab: int = 0) -> Host:
+        """Return what the host adds to a step, with its source.
 
         `version` None is the newest. `async_scheduling` None is what that version does by default. A newer version
         told to be synchronous is as slow as the last that was so by default, an older one told to be asynchronous as
-        quick as the first that is.
+        quick as the first that is. `filtered_vocab` is the vocabulary, where top-k or top-p take tokens out of it.
         """
         numbers = _NEWEST if version is None else numbers_of(version)
         overlaps = async_scheduling
         if overlaps is None:
             overlaps = self.overlaps_since is not None and numbers >= self.overlaps_since
+        if not overlaps or self.asynchronous is None:
+            return self.synchronous or self.asynchronous or Host()
         found = self.asynchronous
-        if self.asynchronous_before is not None and numbers < self.asynchronous_before[0]:
-            found = self.asynchronous_before[1]
-        return (found if overlaps else self.synchronous) or found or self.synchronous or Host()
-
-    def host_source(self, host: Host) -> str:
-        """Return where figures of the host come from; '' for figures that only the scenario has.
-
-        By the figures, so that a scenario which spells out its engine's own says the same of them.
-        """
-        for known in (self.asynchronous, (self.asynchronous_before or (None, None))[1], self.synchronous):
-            if known is not None and (known.step_s, known.per_seq_s) == (host.step_s, host.per_seq_s):
-                return known.source
-        return ""
+        each_s, source = next(((s, source) for before, s, source in self.filters if numbers < before), (0.0, ""))
+        if not filtered_vocab or not each_s:
+            return found
+        return replace(found, per_seq_s=found.per_seq_s + each_s * filtered_vocab, source=f"{found.source}; {source}")
 
     def source_of_front_end(self, front_end: FrontEnd) -> str:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""

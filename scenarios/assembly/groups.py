@@ -77,6 +77,7 @@ def _alone(scenario: Scenario, place: int, group: GroupConfig) -> Scenario:
         "name": scenario.name,
         "seed": scenario.seed,
         **merged(scenario, group),
+        "sampling": scenario.sampling,
         "replicas": group.initial_replicas,
         "workload": scenario.workload,
         "slo": scenario.slo,

@@ -75,7 +75,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):
         host = scenario.resolve_host()
-        source = server.host_source(host) or GIVEN_BY
+        source = host.source or GIVEN_BY
         found["host"] = {"step_s": host.step_s, "per_seq_s": host.per_seq_s, "from": source}
     elif (own := _profile(scenario, cost)) is not None:
         source = str(own.document["host"].get("from", ""))

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
-from scenarios.schema.around import FrontEndConfig, HostConfig
+from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
@@ -216,6 +216,9 @@ class Scenario(Strict):
     host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
         None
     )
+    sampling: Annotated[
+        SamplingConfig | None, doc("how requests ask for the next token; null: as the model's generation config says")
+    ] = None
     workload: Annotated[
         Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
         Discriminator(_workload_tag),
@@ -279,8 +282,9 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
-        if self.flow_control is None:
-            del found["flow_control"]
+        for name in ("sampling", "flow_control"):
+            if getattr(self, name) is None:
+                del found[name]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
@@ -339,18 +343,22 @@ class Scenario(Strict):
         A kind of cost that has the host in its own times adds nothing by default.
         """
         from simulator.policies import server_of
+        from simulator.sampling import completed
         from simulator.timing.host import Host
 
         usual = Host()
         if self.cost.takes_host(self):
             asked = self.engine.settled().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
-            usual = server_of(self.engine.policy).host(version, asked)
+            model, said = self.resolve_model(), {} if self.sampling is None else self.sampling.model_dump()
+            filtered = model.vocab if completed(model.name, said).filters else 0
+            usual = server_of(self.engine.policy).host(version, asked, filtered)
         own = self.host
         if own is None:
             return usual
         step_s = usual.step_s if own.step_s is None else own.step_s
-        return Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
+        found = Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
+        return usual if found == replace(usual, source=found.source) else found
 
     def resolve_front_end(self) -> FrontEnd:
         """The front end between clients and engine; nothing without the key."""

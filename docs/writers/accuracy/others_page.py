@@ -46,9 +46,10 @@ taken in the same way. All {rows} were seen; nothing was fitted to them.
 
 {why}
 
-How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. In short: a fleet has no
-groups that prefill or decode whose ranks step together, so a decoding rank of attention data parallel is a replica of
-its own with its share of the experts, and the exchange of tokens costs nothing; schedulers and kernels are vLLM's.
+How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. The figures below are older
+than that: they are of fleets without groups whose ranks step together, so a decoding rank of attention data parallel
+was a replica of its own with its share of the experts, and the exchange of tokens cost nothing; schedulers and kernels
+were vLLM's.
 
 | | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |

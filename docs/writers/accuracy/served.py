@@ -278,6 +278,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         "hardware": hardware,
         "replicas": data,
         "cost": _cost(row, recipe),
+        "sampling": {"temperature": 0},  # InferenceX's client asks for the likeliest token
         "front_end": {},
         "engine": dict(_engine(row, recipe, data)),
         "workload": {

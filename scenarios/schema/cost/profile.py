@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ASSUMED = "assumed"
 """The source of a profile's host times, if they were not measured with it."""
 
+HOPPER, TRITON_MXFP4_SINCE = ("h100", "h200"), (0, 12)
 GRAPH_TOKENS = 512
 """The largest batch for which vLLM captures CUDA graphs, unless twice max_num_seqs is less (vLLM 0.19)."""
 
@@ -146,11 +147,32 @@ class ProfileCostConfig(Strict):
 
         model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
         others = tuple(map(read_tables, lenders))
-        how = (self.expert_load, self.moe_backend, others, hardware.enable_expert_parallel)
+        how = (self.expert_load, self._backend(scenario), others, hardware.enable_expert_parallel)
         try:
             return compose(read_tables(path), model, gpu, hardware.tensor_parallel, *how)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
+
+    def _backend(self, scenario: Priced) -> str:
+        """The kernels of the experts: as asked for, or those that the version chooses where tables have a newer one's.
+
+        vLLM has the package of Triton's mxfp4 kernels since 0.12 (vllm pull request 28788). Before, Hopper computes
+        mxfp4 by Marlin (`get_mxfp4_backend`, vllm/model_executor/layers/quantization/mxfp4.py:136 of 0.11.2), as later
+        versions do with VLLM_MXFP4_USE_MARLIN=1 alone (line 156 of 0.16.0).
+        """
+        from simulator.policies import server_of
+        from simulator.policies.parts.vllm_server import VLLM
+
+        asks, engine = self.moe_backend, scenario.engine
+        if (
+            asks != "auto"
+            or server_of(engine.policy).kernels != VLLM.kernels
+            or scenario.resolve_gpu().name not in HOPPER
+        ):
+            return asks
+        version = str(engine.parameter("version", "")).split(".")[:2]
+        old = len(version) == 2 and all(map(str.isdigit, version)) and tuple(map(int, version)) < TRITON_MXFP4_SINCE
+        return "marlin" if old and scenario.resolve_model().expert_dtype == "mxfp4" else asks
 
     def _fitting(self, scenario: Priced) -> Profile:
         """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to."""

@@ -4,19 +4,29 @@ Flags and defaults are those of vLLM 0.33, vllm/engine/arg_utils.py and vllm/con
 own take these.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from simulator.front_end import FrontEnd
 from simulator.policies.parts import vllm_offload as offload
 from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
+from simulator.sampling import read_generation, read_override
 from simulator.servers import Flag, Launch, Server, Startup, numbers_of
 from simulator.timing.host import Host
 
 SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
 LIKE_SYNC = replace(SYNC, source="assumed: as vLLM 0.12, which is synchronous too")
-_ASYNC = Host(0.3e-3, 15e-6, "vLLM 0.15 to 0.18: ITL less kernels on H100 servers, 10 to 20 us a request")
-_ASYNC_SINCE_0_19 = Host(0.3e-3, 0.0, "vLLM 0.19: assumed; two servers in process leave nothing for a request")
+_ASYNC = Host(0.3e-3, 0.0, "vLLM 0.15 to 0.19: greedy servers leave nothing for a request")
+_FILTERS = (
+    ((0, 17), 15e-6 / 2**17, "PyTorch's sort for top-k and top-p, 15 us a row of 131,072 (vllm pull request 32558)"),
+    ((0, 21), 4e-6 / 2**17, "Triton's top-k and top-p, 4 us a row of 131,072 (vllm pull requests 33538, 40376)"),
+)
+"""What vLLM filters the vocabulary with (vllm/v1/sample/ops/topk_topp_sampler.py): PyTorch's sort up to 0.16, Triton's
+kernel from 8 rows on in 0.17 to 0.20, FlashInfer's by default since 0.21, which takes 1 us and is left out. Of 128 rows
+of 131,072 logits the pull request 40376 measured 2.3 ms by the sort, 0.53 by Triton and 0.14 by FlashInfer for top-p,
+and 2.4, 0.36 and 0.27 for top-k and top-p."""
 FRONT_END = FrontEnd(4e-3, 67e-6, 6e-6)
 """vLLM 0.15 and later over HTTP: what TTFT has beyond the engine, 5.8 ms with 300 tokens. A token of the prompt adds 3
 microseconds on B200's hosts and 6 on others."""
@@ -27,6 +37,9 @@ _ASYNC_BY_DEFAULT = (0, 14)  # vllm-project/vllm, pull request 27614
 _MORE_MEMORY_SINCE = (0, 20)
 _LARGEST_SINCE = (0, 28)
 _STATES_CACHED_SINCE = (0, 26)
+
+_GENERATION = "sampling.by_default"
+"""What `--generation-config` says, until `--override-generation-config` is put over it."""
 
 _COMMON = (
     Flag("--tensor-parallel-size -tp", "hardware.tensor_parallel", default=1),
@@ -79,6 +92,8 @@ _RARE = (
     Flag("--data-parallel-size -dp", "replicas", is_written=False),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
+    Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
+    Flag("--override-generation-config", "sampling", read=read_override, write=json.dumps),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
 
@@ -175,6 +190,12 @@ def defaults(startup: Startup) -> Mapping[str, object]:
     }
 
 
+def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
+    generation = found.get(_GENERATION)
+    made = {} if generation is None else {"sampling": {**generation, **(found.get("sampling") or {})}}
+    return {**offload.joined(found), **made, _GENERATION: None}
+
+
 def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
     version = getattr(policy, "version", NEWEST_VERSION)
     found = [] if version == NEWEST_VERSION else [f"vLLM {version}"]
@@ -211,7 +232,7 @@ VLLM_SERVE = Launch(
     version=NEWEST_VERSION,
     defaults=defaults,
     remarks=_v1_remarks,
-    joined=offload.joined,
+    joined=_joined,
     written=lambda _, values: offload.written(values),
 )
 SERVE_BEFORE_V1 = replace(
@@ -239,8 +260,8 @@ VLLM = Server(
     FRONT_END,
     "public runs of vLLM 0.15 over HTTP",
     synchronous=SYNC,
-    asynchronous=_ASYNC_SINCE_0_19,
-    asynchronous_before=((0, 19), _ASYNC),
+    asynchronous=_ASYNC,
+    filters=_FILTERS,
     overlaps_since=_ASYNC_BY_DEFAULT,
     launch=VLLM_SERVE,
 )
