@@ -27,6 +27,7 @@ from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, ro
 from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
+from scenarios.schema.energy import EnergyConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.flow_control import FlowControlConfig
 from scenarios.schema.kv_offload import KVOffload, offload_schema
@@ -245,6 +246,7 @@ class Scenario(Strict):
     ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
+    energy: Annotated[EnergyConfig | None, doc("power of the GPUs, for joules a token; null: not told")] = None
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
@@ -268,8 +270,9 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
-        if self.flow_control is None:
-            del found["flow_control"]
+        for part in ("flow_control", "energy"):
+            if getattr(self, part) is None:
+                del found[part]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
