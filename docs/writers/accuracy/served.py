@@ -269,7 +269,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
     recipe = recipe_of(row)
     tensor, data = recipe.tensor or row.tensor_parallel, recipe.data or row.data_parallel
     hardware: dict[str, Any] = {"gpu": GPUS.get(row.system, row.system), "tensor_parallel": tensor}
-    hardware["gpu_memory_utilization"] = 0.95
+    hardware["gpu_memory_utilization"] = recipe.memory
     if (recipe.expert or row.moe_expert) > 1:
         hardware["enable_expert_parallel"] = True
     return {
