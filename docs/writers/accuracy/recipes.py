@@ -29,9 +29,10 @@ OWN_FP8 = ("Qwen/Qwen3-32B",)
 class Recipe:
     """What a script says beside the row: None and 0 are the server's defaults.
 
-    `memory` is --gpu-memory-utilization, as far as it is known; `batch_tokens` is --max-num-batched-tokens (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8`
-    says whether a model in fp8 keeps KV so; `receive_steps` are the decode steps between two looks at what has arrived;
-    `tensor`, `data` and `expert` are the parallel sizes where the row has others.
+    `memory` is --gpu-memory-utilization, as far as it is known; `batch_tokens` is --max-num-batched-tokens
+    (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8` says whether a model in fp8 keeps KV so;
+    `receive_steps` are the decode steps between two looks at what has arrived; `tensor`, `data` and `expert` are the
+    parallel sizes where the row has others.
     """
 
     memory: float = 0.95
