@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 WIDE_CAPTURE = 2048
 """vLLM's --max-cudagraph-capture-size for gpt-oss on Hopper, and with 2 x ISL as --max-num-batched-tokens and without
 --max-num-seqs for MiniMax (0.19) and Kimi in fp4 (from pull request 1047 on)."""
-GATE = "power_law_1.01"
-"""How tokens spread over experts, for `cost.expert_load`: the gentler of two loads that aiconfigurator (its `sdk`,
-`_power_law_alpha`) takes for trained gates. Even loads read more experts in a small batch and fill fewer tiles of a
-prompt for nothing: TPOT is then too long there, and TTFT too short."""
 PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}

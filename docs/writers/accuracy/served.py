@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.recipes import GATE, Recipe, recipe_of
+from docs.writers.accuracy.recipes import Recipe, recipe_of
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
 
@@ -49,7 +49,7 @@ at 4 users)."""
 
 REACHED = 0.6
 """Share of the datasheet's peak beyond which a row computes more than kernels do: those of the tables reach 0.57 in fp8
-on H200 with 8,192 tokens. No row needs between 0.45 and 0.64 but those of servers that need more than this in others."""
+on H200 with 8,192 tokens. No row needs from 0.45 to 0.64 but those of a server that needs more in others."""
 SETTING = (
     "image", "measured", "model_path", "system", "precision", "isl", "osl", "concurrency", "tp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size",
@@ -71,7 +71,6 @@ _GLM_5 = {
     "max_model_len": 202752, "experts": 256, "active_experts": 8, "shared_experts": 1, "dense_layers": 3,
     "dense_intermediate": 12288, "q_lora_rank": 2048, "kv_lora_rank": 512, "rope_head_dim": 64, "index_topk": 2048,
 }  # fmt: skip
-WITH_EXPERTS = ("MiniMax", "gpt-oss", "Kimi", "DeepSeek", "Qwen3.5", "GLM")
 _WIDE = {"dtype_bytes": 2, "matmul_dtype": "bf16"}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "MiniMaxAI/MiniMax-M2.5": _MINIMAX,
@@ -186,7 +185,9 @@ def read_rows(folder: Path, engine: str) -> list[Row]:
     for row, below_ms in read_paired(folder / f"agg_{engine}.csv.gz", SETTING):
         found = _row(engine, row)
         rows.append(replace(found, drafts=bool(row["image"]) and found.tpot_ms < below_ms))
-    cached = {_server(row) for row in rows if share_of_peak(row) > REACHED and not row.contradiction.startswith("drafts")}
+    cached = {
+        _server(row) for row in rows if share_of_peak(row) > REACHED and not row.contradiction.startswith("drafts")
+    }
     return [replace(row, cached=_server(row) in cached) for row in rows]
 
 
@@ -300,9 +301,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
 def _cost(row: Row, recipe: Recipe) -> dict[str, Any]:
     marlin = row.engine == "vllm" and "gpt-oss" in row.model and row.system.startswith("h")
     captured = {"max_capture_tokens": recipe.captured} if recipe.captured is not None else {}
-    # A trained gate prefers some experts; `recipes` says whose figure it is.
-    load = {"expert_load": GATE} if any(name in row.model for name in WITH_EXPERTS) else {}
-    return {"kind": "profile", **load, **({"moe_backend": "marlin"} if marlin else {}), **captured}
+    return {"kind": "profile", **({"moe_backend": "marlin"} if marlin else {}), **captured}
 
 
 def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:

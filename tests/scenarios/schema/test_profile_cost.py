@@ -94,6 +94,14 @@ def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
     assert built().options.layer_launch_s == 0.0
 
 
+def test_experts_are_loaded_as_by_a_trained_gate_unless_it_is_said() -> None:
+    of = ("model=mixtral-8x7b", "hardware={gpu: h100, tensor_parallel: 2}")
+    silent, gate, even = (
+        built(*of, **said).profile for said in ({}, {"expert_load": "power_law_1.01"}, {"expert_load": "even"})
+    )
+    assert silent == gate != even
+
+
 def test_options_reach_the_cost() -> None:
     options = built("host={step_s: 0.002, per_seq_s: 1e-5}", skew=False, all_reduce=False).options
     assert (options.host_s, options.host_per_seq_s, options.skew, options.all_reduce) == (0.002, 1e-5, False, False)
