@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
 from simulator.request import Request, RequestView
 from simulator.speculative.speculation import Drafting
+from simulator.takes_over import TakesOver
 
 
 class Holds(Enum):
@@ -321,6 +322,7 @@ class Traits:
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
     encodes_images: bool = False  # its notes say what the encoder computes (`EncoderNote`)
     max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
+    takes_over: TakesOver | None = None  # None: by the rules of vLLM's connectors, if it `preempts`
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
     whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
     pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait

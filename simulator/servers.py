@@ -92,7 +92,7 @@ class Server:
     before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
-    captured size.
+    captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
     """
 
     front_end: FrontEnd
@@ -105,6 +105,7 @@ class Server:
     launch: Launch | None = None
     kernels: str = "vllm"
     prompt_graphs: bool = True
+    all_to_all: bool = False
 
     def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
         """Return what the host adds to a step.

@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.fleet.apart import Workers, coupled_by, looks_at_every_arrival, serve_independently
 from simulator.fleet.cluster import Cluster
 from simulator.fleet.fleet import Fleet
+from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router, RouterFeatures
@@ -116,6 +117,7 @@ def simulate_fleet(
     link: LinkSpeed | None = None,
     workers: Workers | None = None,
     watch: Watch | None = None,
+    flow_control: FlowControl | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
@@ -127,7 +129,8 @@ def simulate_fleet(
     couples the replicas too closely (`coupled_by`, `looks_at_every_arrival`).
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
-    records hold what arrived, in order of arrival. `watch` is called with each request as it is recorded; what it
+    records hold what arrived, in order of arrival. With `flow_control` requests wait at the gateway while the replicas
+    are saturated. `watch` is called with each request as it is recorded; what it
     raises ends the run.
     """
     chosen = load_router(router) if isinstance(router, str) else router
@@ -136,6 +139,8 @@ def simulate_fleet(
         recorder.watch(watch)
     first_tokens = FirstTokens(front_end)
     coupled = coupled_by(workload, groups, chosen)
+    if flow_control is not None:
+        coupled = "the gateway looks at all replicas"
     looks, features = looks_at_every_arrival(chosen, signal_interval_s), RouterFeatures.of(chosen)
     if workers is not None:
         _refuse_workers(coupled, looks, fast_forward)
@@ -165,11 +170,12 @@ def simulate_fleet(
         first_tokens=first_tokens,
         slo=slo,
         link=link,
+        flow_control=flow_control,
     )
     intakes, dispatch = cluster.fleet.intakes, cluster.dispatch
     if clients is not None:
         clients.servers = dispatch
-    elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:
+    elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None and flow_control is None:
         intakes[0].read_ahead(workload.requests())
     else:
         clock.process(_arrive(clock, workload.requests(), dispatch))

@@ -6,6 +6,7 @@ arrives and dropped when it has been served.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -51,7 +52,9 @@ class Workload(StoredColumns):
     where the source has none; `request_ids` None means that a request is named by its row.
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
-    (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
+    (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay. `also_after`
+    are further earlier rows that a request waits for: it comes `delay_s` after the last of their answers (a join).
+    `task_ids` name the task of an agent that a request is part of, and `task_requests` count that task's requests.
     `lora`, `images` and `accepted_drafts` are those of `Request`. `turns` counts the requests of a conversation, from
     1. A client leaves `patience_s` after its request's arrival, if it has not the whole answer by then. `loops` are
     classes whose requests are issued by users that wait for answers, beside the rows here. `clients` has one entry a
@@ -77,6 +80,9 @@ class Workload(StoredColumns):
     accepted_drafts: Sequence[tuple[int, ...] | None] | None = None
     after_row: Ints | None = None  # -1: arrives at its own time
     delay_s: Floats | None = None  # 0 where after_row is -1
+    also_after: Sequence[tuple[int, ...]] | None = None  # () where it waits for no more than after_row
+    task_ids: Sequence[str | None] | None = None
+    task_requests: Ints | None = None  # None: as many as have the task's name here
     turns: Ints | None = None
     patience_s: Floats | None = None  # NaN: waits for ever
     loops: tuple[ClosedLoop, ...] = ()
@@ -161,6 +167,13 @@ class Workload(StoredColumns):
             _entries(self.accepted_drafts, rows),
         )
         return map(_made, zip(*columns, strict=False))
+
+
+def requests_of_tasks(task_ids: Sequence[str | None]) -> Ints:
+    """For each request, the number of those of its task; 0 where it is of none."""
+    counts = Counter(task_ids)
+    counts[None] = 0
+    return np.array([counts[name] for name in task_ids], dtype=np.int64)
 
 
 def _entries(column: Sequence[object] | None, rows: Sequence[int]) -> Iterable[object]:

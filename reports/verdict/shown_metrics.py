@@ -106,6 +106,12 @@ BLOCKS: tuple[Block, ...] = (
         *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
         where="overlap_missed",
     ),
+    _block(
+        "Tasks of agents",
+        *("mean_task_s", "p50_task_s", "p99_task_s", "tasks_done", "mean_task_requests"),
+        *("mean_task_input_tokens", "mean_task_output_tokens"),
+        where="tasks",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.groups import Group, groups_of
@@ -12,6 +13,7 @@ from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.errors import InputError
+from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.regret import WithRegret
@@ -93,6 +95,16 @@ def build_link(scenario: Scenario) -> LinkSpeed | None:
     """Build the link that KV moves over; None where the scenario has none."""
     link = scenario.kv_transfer
     return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s, failing_loads(scenario))
+
+
+def build_flow_control(scenario: Scenario) -> FlowControl | None:
+    """Build the flow control of the gateway; None where the scenario has none."""
+    given = scenario.flow_control
+    if given is None:
+        return None
+    if any(group.role != "both" for group in scenario.fleet or ()):
+        raise scenario.error("flow_control", "it is not put together with prefill and decode apart", "leave it out")
+    return FlowControl(**{**given.model_dump(), "ttl_s": inf if given.ttl_s is None else given.ttl_s})
 
 
 def build_router(scenario: Scenario) -> Router:

@@ -197,6 +197,7 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
         raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
     try:
-        return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas)
+        copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
+        return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas, copies)
     except InputError as error:
         raise scenario.error(_KEY, error.message, error.hint) from None

@@ -112,7 +112,7 @@ def _check_images(scenario: Scenario, workload: Workload) -> None:
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
     """Return the trace with the scenario's sessions and clients."""
     if workload.trace.sessions == "recorded":
-        trace = replace(trace, after_row=None, delay_s=None)
+        trace = replace(trace, after_row=None, delay_s=None, also_after=None)
     elif trace.after_row is None:
         what = "sessions: closed_loop needs a trace that says which request follows which"
         raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")

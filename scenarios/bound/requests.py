@@ -36,8 +36,8 @@ class Requests:
     class_names: tuple[str, ...]
     fixed: bool
     shares: bool  # some of them may share KV
-    pools: tuple[tuple[int, int, Ints | None, Floats | None, int], ...]
-    """Parts that were put together: their first row, their number, `after_row`, `delay_s`, and users (0: no limit)."""
+    pools: tuple[tuple[int, Workload, int], ...]
+    """Parts that were put together: their first row, what they are, and users (0: no limit)."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -48,8 +48,8 @@ class Requests:
         Users of a closed loop work off their pool one after the other: the busiest takes at least the mean.
         """
         longest = float(alone_s.max(initial=0.0))
-        for first, count, after, delay_s, users in self.pools:
-            part = alone_s[first : first + count]
+        for first, pool, users in self.pools:
+            part, after, delay_s = alone_s[first : first + len(pool)], pool.after_row, pool.delay_s
             if users:
                 longest = max(longest, float(part.sum()) / users)
             if after is None or delay_s is None:
@@ -57,7 +57,8 @@ class Requests:
             done = part.tolist()
             for row, (before, delay) in enumerate(zip(after.tolist(), delay_s.tolist(), strict=True)):
                 if before >= 0:
-                    done[row] += done[before] + delay
+                    others = () if pool.also_after is None else pool.also_after[row]
+                    done[row] += max([done[before], *(done[other] for other in others)]) + delay
             longest = max(longest, *done, 0.0)
         return longest
 
@@ -78,7 +79,7 @@ def measured_requests(workload: Workload, *, caches: bool, warmup_s: float = 0.0
     fixed = not workload.answers_back
     pools, first = [], 0
     for part, users in parts:
-        pools.append((first, len(part), part.after_row, part.delay_s, users))
+        pools.append((first, part, users))
         first += len(part)
     arrival_s = np.concatenate([np.asarray(part.arrival_s) for part, _ in parts])
     kept = np.ones(len(arrival_s), dtype=np.bool_)

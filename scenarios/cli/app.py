@@ -144,6 +144,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± in its encoding shows ?
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    # To look for plugins, pydantic reads the metadata of every installed package: 4 % of a short run.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     signal.signal(signal.SIGTERM, _stop)
     app(prog_name="batchlab")
 

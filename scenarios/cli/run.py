@@ -62,7 +62,6 @@ def run(
     nothing is removed. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import resolved_yaml
-    from scenarios.bound.bound import bound as bound_of
     from scenarios.prediction.prediction import PREDICTION
     from scenarios.prediction.words import prediction_words
     from scenarios.runs.runner import run as simulate
@@ -88,6 +87,8 @@ def run(
             progress=timed.progress,
         )
         if bound:
+            from scenarios.bound.bound import bound as bound_of
+
             assert result.workload is not None
             cuts = chosen.measure.window(result.records)
             result = result.bounded(bound_of(chosen, result.workload, **cuts))

@@ -21,6 +21,8 @@ from simulator.client import Client
 from simulator.errors import InputError
 from simulator.workload import ClosedLoop, Floats, Ints, Workload
 
+_LEAST_SESSIONS = 64  # drawn at once
+
 
 def generate(config: GeneratedWorkload, seed: int) -> Workload:
     """The workload that `config` describes, drawn with `seed` (0 or more): equal arguments, equal bits.
@@ -35,7 +37,7 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     classes = config.all_classes()
     sources, loops = _sources(config, classes)
     time_s, class_index = _arrivals(config, classes, sources, seed)
-    workload = draw_requests(classes, config.max_tokens, seed, time_s, class_index)
+    workload = _first_requests(config, classes, seed, time_s, class_index)
     if config.requests is not None and len(workload) > config.requests:
         workload = cut(workload, np.arange(config.requests))  # a session more than was asked for
     return replace(
@@ -44,6 +46,24 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
         clients=_clients(config, classes, seed),
         until_s=math.inf if config.duration_s is None else config.duration_s,
     )
+
+
+def _first_requests(
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int, time_s: Floats, class_index: Ints
+) -> Workload:
+    """The requests of these arrivals; of sessions no more than it takes to have `config.requests` of them.
+
+    The first sessions are the same however many are drawn, where the caps do not depend on the longest output drawn.
+    """
+    caps = all(entry.max_tokens or config.max_tokens or entry.output.largest for entry in classes)
+    few = len(time_s)
+    if config.requests is not None and caps and any(entry.session is not None for entry in classes):
+        few = min(few, max(_LEAST_SESSIONS, few // 64))
+    while True:
+        workload = draw_requests(classes, config.max_tokens, seed, time_s[:few], class_index[:few])
+        if few == len(time_s) or len(workload) >= (config.requests or 0):
+            return workload
+        few = min(len(time_s), 2 * few)
 
 
 def mean_rate(config: GeneratedWorkload) -> float | None:

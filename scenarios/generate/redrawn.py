@@ -32,6 +32,8 @@ def with_arrivals(workload: Workload, config: Arrival, seed: int) -> Workload:
         recorded = workload.arrival_s
         for row in np.flatnonzero(after >= 0).tolist():  # what it follows lies before it
             drawn[row] = drawn[after[row]] + (recorded[row] - recorded[after[row]])
+            for other in workload.also_after[row] if workload.also_after is not None else ():
+                drawn[row] = max(drawn[row], drawn[other])
     order = np.argsort(drawn, kind="stable")
     moved = _reordered(workload, order)
     note = f"{len(roots):,} arrivals drawn ({config.process}); the recorded times only keep the order"
@@ -66,6 +68,8 @@ def _reordered(workload: Workload, order: Ints) -> Workload:
         rank[order] = np.arange(len(order))
         after = workload.after_row[order]
         columns["after_row"] = np.where(after >= 0, rank[after], -1)
+        if workload.also_after is not None:
+            columns["also_after"] = [tuple(rank[list(each)].tolist()) for each in columns["also_after"]]
     return replace(workload, **columns)
 
 

@@ -84,7 +84,14 @@ def draw_requests(
         images=images,
         notes=tuple(notes),
     )
-    return workload if drawn is None else with_sessions(workload, drawn, classes, seed)
+    if drawn is None:
+        return workload
+    workload, after_tool = with_sessions(workload, drawn, classes, seed)
+    if any(entry.session is not None and entry.session.subagents is not None for entry in classes):
+        from scenarios.generate.subagents import with_subagents  # few workloads have them
+
+        return with_subagents(workload, after_tool, classes, seed, max_tokens, draw_requests)
+    return workload
 
 
 def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: int) -> tuple[Ints, int, int]:

@@ -65,8 +65,8 @@ def chains(classes: Sequence[ClassConfig], seed: int, time_s: Floats, class_inde
 
 def _requests(name: str, session: SessionConfig, seed: int, sessions: int) -> tuple[Ints, Floats, Bools]:
     """Requests of each session; of each request the time since the last answer, and whether a tool ran in it."""
-    turns = _counts(session.turns, stream(seed, name, "turns"), sessions)
-    steps = _counts(session.steps, stream(seed, name, "steps"), int(turns.sum()))  # of each turn
+    turns = draw_counts(session.turns, stream(seed, name, "turns"), sessions)
+    steps = draw_counts(session.steps, stream(seed, name, "steps"), int(turns.sum()))  # of each turn
     begins = np.cumsum(steps) - steps
     total = int(steps.sum())
     after_tool = np.ones(total, dtype=np.bool_)
@@ -77,16 +77,19 @@ def _requests(name: str, session: SessionConfig, seed: int, sessions: int) -> tu
     return counts, delay_s, after_tool
 
 
-def _counts(config: CountConfig, rng: np.random.Generator, count: int) -> Ints:
+def draw_counts(config: CountConfig, rng: np.random.Generator, count: int) -> Ints:
+    """`count` whole numbers from 1 to MOST_TURNS: the first k are the same for all counts."""
     if isinstance(config, int):
         return np.full(count, config, dtype=np.int64)
     return np.minimum(draw_lengths(config, rng, count), MOST_TURNS)
 
 
-def with_sessions(workload: Workload, drawn: Chains, classes: Sequence[ClassConfig], seed: int) -> Workload:
+def with_sessions(
+    workload: Workload, drawn: Chains, classes: Sequence[ClassConfig], seed: int
+) -> tuple[Workload, Bools]:
     """The workload of these chains, `input_tokens` being new tokens so far: prompts that grow, names, who follows whom.
 
-    Requests of a class without sessions are named by class and number.
+    Requests of a class without sessions are named by class and number. Also which requests bring a tool's result.
     """
     new_tokens = workload.input_tokens.copy()
     shared = [0 if entry.prefix is None else entry.prefix.tokens for entry in classes]
@@ -123,8 +126,21 @@ def with_sessions(workload: Workload, drawn: Chains, classes: Sequence[ClassConf
         after_row=drawn.after_row,
         delay_s=drawn.delay_s,
         turns=drawn.place + 1,
+        task_ids=_tasks(drawn, sessions, classes),
     )
-    return _ended(whole, prompts + answers, drawn.place, classes)
+    kept = _kept(whole, prompts + answers, drawn.place, classes)
+    return (whole, drawn.after_tool) if kept is None else (cut(whole, kept), drawn.after_tool[kept])
+
+
+def _tasks(drawn: Chains, sessions: Sequence[str | None], classes: Sequence[ClassConfig]) -> list[str | None] | None:
+    """The task of each request: a turn of a session whose turns have steps."""
+    has_tasks = np.array([e.session is not None and e.session.steps != 1 for e in classes], dtype=np.bool_)
+    if not has_tasks.any():
+        return None
+    begun = np.cumsum(~drawn.after_tool)
+    turn = (begun - begun[np.arange(len(begun)) - drawn.place] + 1).tolist()
+    mine = has_tasks[drawn.class_index].tolist()
+    return [f"{name}:{at}" if has else None for name, at, has in zip(sessions, turn, mine, strict=True)]
 
 
 def _prompts(new_tokens: Ints, answers: Ints, place: Ints, grows: Bools) -> Ints:
@@ -148,24 +164,26 @@ def _contents(
     given = workload.content or [None] * len(sessions)
     firsts = (np.arange(len(drawn.place)) - drawn.place).tolist()
     found: list[PromptContent | None] = []
-    for first, session, growing in zip(firsts, sessions, grows.tolist(), strict=True):
+    for row, (first, session, growing) in enumerate(zip(firsts, sessions, grows.tolist(), strict=True)):
         content = given[first]
-        found.append(replace(content or PromptContent(), conversation=session) if growing else content)
+        if growing:  # one object a session
+            content = found[first] if first < row else replace(content or PromptContent(), conversation=session)
+        found.append(content)
     return found
 
 
-def _ended(workload: Workload, context: Ints, place: Ints, classes: Sequence[ClassConfig]) -> Workload:
-    """The workload without the requests that their session's limit of context leaves out, and those after them."""
+def _kept(workload: Workload, context: Ints, place: Ints, classes: Sequence[ClassConfig]) -> Ints | None:
+    """The requests but those that their session's limit of context leaves out, and those after them; None: all."""
     limits = np.array(
         [2**62 if e.session is None else e.session.max_context_tokens or 2**62 for e in classes], dtype=np.int64
     )
     beyond = (context > limits[workload.class_index]) & (place > 0)
     if not beyond.any():
-        return workload
+        return None
     begins = np.flatnonzero(place == 0)
     sizes = np.diff(begins, append=len(place))
     so_far = np.cumsum(beyond)
-    return cut(workload, np.flatnonzero(so_far == np.repeat(so_far[begins], sizes)))
+    return np.flatnonzero(so_far == np.repeat(so_far[begins], sizes))
 
 
 def cut(workload: Workload, rows: Ints) -> Workload:
@@ -174,7 +192,9 @@ def cut(workload: Workload, rows: Ints) -> Workload:
     def few(column: Sequence[object] | None) -> list[object] | None:
         return None if column is None else [column[row] for row in rows.tolist()]
 
-    after = workload.after_row
+    rank = np.full(len(workload) + 1, -1)
+    rank[rows] = np.arange(len(rows))  # of -1, the last place, it stays -1
+    also = None if workload.also_after is None else [workload.also_after[row] for row in rows.tolist()]
     return replace(
         workload,
         **{name: getattr(workload, name)[rows] for name in ("arrival_s", "input_tokens", "output_tokens")},
@@ -184,7 +204,9 @@ def cut(workload: Workload, rows: Ints) -> Workload:
         images=few(workload.images),  # type: ignore[arg-type] # the same items
         lora=few(workload.lora),  # type: ignore[arg-type] # the same items
         content=few(workload.content),  # type: ignore[arg-type] # the same items
-        after_row=None if after is None else np.where(after[rows] < 0, -1, np.arange(len(rows)) - 1),
+        task_ids=few(workload.task_ids),  # type: ignore[arg-type] # the same items
+        after_row=None if workload.after_row is None else rank[workload.after_row[rows]],
+        also_after=None if also is None else [tuple(rank[list(each)].tolist()) for each in also],
         delay_s=None if workload.delay_s is None else workload.delay_s[rows],
         turns=None if workload.turns is None else workload.turns[rows],
     )

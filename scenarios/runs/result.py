@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label
-from scenarios.bound.bound import Bounds, of_run
 from scenarios.runs.storage.csv_tables import Column
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
@@ -23,6 +22,7 @@ from simulator.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scenarios.bound.bound import Bounds
     from scenarios.show import Picture
 
 
@@ -62,6 +62,8 @@ class Result:
 
     def bounded(self, bounds: Bounds) -> Result:
         """The result with those of the bounds that hold for this run in its summary."""
+        from scenarios.bound.bound import of_run  # few runs ask for it
+
         assert self.workload is not None
         held = of_run(bounds, self.records, self.workload)
         told = [f"no bound on more, for {why}" for why in held.why_not]

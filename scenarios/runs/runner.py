@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from scenarios.assembly.engine_policy import policies_label, resolved_yaml
-from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_flow_control, build_link, build_router
 from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.prediction.prediction import prediction_entry
@@ -169,6 +169,7 @@ def _simulate(
                 signal_interval_s=scenario.routing.interval_s,
                 slo=scenario.resolve_slo(),
                 link=build_link(scenario),
+                flow_control=build_flow_control(scenario),
                 fast_forward=fast_forward,
                 log_decisions=log_decisions,
                 progress=progress,

@@ -28,6 +28,7 @@ from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
+from scenarios.schema.flow_control import FlowControlConfig
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.measure import Measure
@@ -232,6 +233,9 @@ class Scenario(Strict):
     router: Annotated[Router, JsonSchema(router_schema), doc("rule that chooses a replica for each request")] = (
         "round_robin"
     )
+    flow_control: Annotated[
+        FlowControlConfig | None, doc("queues at the gateway while the replicas are saturated; null: none")
+    ] = None
     kv_transfer: Annotated[
         KVTransferConfig | None, doc("link from groups that prefill to groups that decode; null: its defaults")
     ] = None
@@ -264,6 +268,8 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
+        if self.flow_control is None:
+            del found["flow_control"]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found

@@ -23,6 +23,8 @@ class Session:
 
     def __init__(self, scenario: Scenario, *, log_decisions: bool = False) -> None:
         self.scenario = scenario
+        if scenario.flow_control is not None:
+            raise scenario.error("flow_control", "`batchlab serve` holds no request back", "leave it out")
         self.fleet = build_fleet(scenario)
         self._log_decisions = log_decisions
 

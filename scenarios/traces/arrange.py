@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.traces.columns import Columns
+from scenarios.traces.joins import Targets, also_after, merged
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import plural
 from simulator.workload import Floats, Ints
@@ -21,7 +22,8 @@ class Arranged:
 
     `arrival` (seconds) ascends; `place` is that of each in the columns, `copy` the pass of the loop, from 0; `layer` is
     the copy of those laid over each other, from 0, or None where there is one. `after` is the request (a place in these
-    arrays, an earlier one) whose answer it follows, or -1; None where no row follows one.
+    arrays, an earlier one) whose answer it follows, or -1; None where no row follows one. `also_after` are the others
+    that a join waits for; None without joins.
     """
 
     arrival: Floats
@@ -30,10 +32,13 @@ class Arranged:
     after: Ints | None
     notes: list[str]
     layer: Ints | None = None
+    also_after: list[tuple[int, ...]] | None = None
 
 
-def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None, timed: bool) -> Arranged:
-    """Arrange the rows for a replay. `names` are the rows' own, None where the file gives none."""
+def arrange(
+    columns: Columns, options: TraceOptions, names: Sequence[str] | None, timed: bool, targets: Targets | None = None
+) -> Arranged:
+    """Arrange the rows for a replay. `names` are the rows' own, None where the file gives none; `targets`: joins."""
     notes = []
     stamps = np.asarray(columns.arrival)
     late = count_late(stamps)
@@ -43,7 +48,7 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
     arrival: Floats = (stamps[place] - zero_of(columns.in_ns, min(columns.arrival), options)).astype(np.float64)
     if columns.in_ns:
         arrival /= 1e9
-    after, dropped = _followed(columns, place, names)
+    after, dropped = _followed(columns, place, names, targets)
     if dropped:
         notes.append(
             f"{plural(dropped, 'request')} that follow an unknown or later request: replayed at the recorded time"
@@ -55,7 +60,8 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
         arrival, place, copy, after = _repeated(arrival, place, after, options)
         notes.append(f"replayed {options.loop:,} times; a prefix cache finds the copies, which have equal contents")
     if options.copies > 1:
-        arrival, place, copy, layer, after = _overlaid(columns, arrival, place, copy, after, options)
+        also = _also(targets, after, place, copy, None)
+        arrival, place, copy, layer, after = _overlaid(columns, arrival, place, copy, after, also, options)
         shift = "anywhere in it" if options.shift_s is None else f"by up to {options.shift_s:g} s"
         notes.append(
             f"{options.copies:g} copies of the trace laid over each other, each after the first shifted {shift} "
@@ -63,7 +69,8 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
         )
     if options.jitter_s:
         notes.append(f"jitter: each arrival moved by up to {options.jitter_s:g} s (seed {options.seed})")
-        arrival = arrival + _jitter(len(arrival), options.seed, after) * options.jitter_s
+        also = _also(targets, after, place, copy, layer)
+        arrival = arrival + _jitter(len(arrival), options.seed, after, also) * options.jitter_s
     if options.jitter_s or layer is not None:
         again = np.argsort(arrival, kind="stable")
         arrival, place, copy = arrival[again], place[again], copy[again]
@@ -74,7 +81,13 @@ def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None
     if options.rate_scale != 1.0:
         notes.append(f"rate x {options.rate_scale:g}: times divided by {options.rate_scale:g}")
         arrival = arrival / options.rate_scale
-    return Arranged(arrival, place, copy, after, notes, layer)
+    return Arranged(arrival, place, copy, after, notes, layer, _also(targets, after, place, copy, layer))
+
+
+def _also(
+    targets: Targets | None, after: Ints | None, place: Ints, copy: Ints, layer: Ints | None
+) -> list[tuple[int, ...]] | None:
+    return None if targets is None or after is None else also_after(targets, after, place, copy, layer)
 
 
 def zero_of(in_ns: bool, first: float, options: TraceOptions) -> float:
@@ -105,9 +118,14 @@ def tick_notes(equal: int, steps: int, others: Floats) -> list[str]:
     return [f"{equal / steps:.1%} of arrivals come at the same time as the one before{usual}"]
 
 
-def _followed(columns: Columns, place: Ints, names: Sequence[str] | None) -> tuple[Ints | None, int]:
-    """For each sorted row the one it follows, or -1; and how many name a row that is not there or comes later."""
+def _followed(
+    columns: Columns, place: Ints, names: Sequence[str] | None, targets: Targets | None
+) -> tuple[Ints | None, int]:
+    """For each sorted row the one it follows (of several, the last that arrived), or -1; and how many name a row that
+    is not there or comes later."""
     given: list[str | None] | None = columns.extra.get("after_request_id")
+    if targets is not None:
+        given = given or [None] * len(place)
     if given is None:
         return None, 0
     own = map(str, columns.row) if names is None else names
@@ -115,11 +133,15 @@ def _followed(columns: Columns, place: Ints, names: Sequence[str] | None) -> tup
     target = np.array([-1 if name is None else places.get(name, -1) for name in given], dtype=np.int64)
     rank = np.empty(len(place), dtype=np.int64)
     rank[place] = np.arange(len(place))
-    after = np.where(target >= 0, rank[target], -1)[place]
+    after = np.where(target >= 0, rank[target], -1)
+    for row, waits in enumerate(targets or ()):
+        if waits:
+            after[row] = max(rank[list(waits)])
+    after = after[place]
     after[after >= np.arange(len(after))] = -1
     asked = sum(name is not None for name in given)
     found = int(np.count_nonzero(after >= 0))
-    return (after if found else None), asked - found
+    return (after if found else None), asked + sum(map(bool, targets or ())) - found
 
 
 def _repeated(
@@ -141,7 +163,13 @@ def _period_s(arrival: Floats, duration_s: float | None) -> float:
 
 
 def _overlaid(
-    columns: Columns, arrival: Floats, place: Ints, copy: Ints, after: Ints | None, options: TraceOptions
+    columns: Columns,
+    arrival: Floats,
+    place: Ints,
+    copy: Ints,
+    after: Ints | None,
+    also: list[tuple[int, ...]] | None,
+    options: TraceOptions,
 ) -> tuple[Floats, Ints, Ints, Ints, Ints | None]:
     """The rows of all copies, with the copy that each is in; still copy by copy."""
     from scenarios.traces.overlay import followers_of, laid_over, units_of  # few traces are copied
@@ -149,12 +177,12 @@ def _overlaid(
     count, given = len(arrival), columns.extra.get("session_id")
     sessions = None if given is None else [given[at] for at in place.tolist()]
     window_s = None if options.duration_s is None else options.duration_s * options.loop
-    units = units_of(sessions, copy, after, count)
+    units = merged(units_of(sessions, copy, after, count), also or ())
     over = laid_over(arrival, units, _period_s(arrival, window_s), options.copies, options.shift_s, options.seed)
     return over.arrival, place[over.row], copy[over.row], over.layer, followers_of(after, over, count)
 
 
-def _jitter(count: int, seed: int, after: Ints | None) -> Floats:
+def _jitter(count: int, seed: int, after: Ints | None, also: list[tuple[int, ...]] | None) -> Floats:
     """Uniform draws from [0, 1), one a request, that depend on nothing but the seed; a session has one throughout."""
     from scenarios.streams import stream  # here, for it brings pydantic, and few traces are jittered
 
@@ -164,7 +192,7 @@ def _jitter(count: int, seed: int, after: Ints | None) -> Floats:
     root = np.where(after >= 0, after, np.arange(count))
     while not np.array_equal(further := root[root], root):
         root = further
-    return drawn[root]
+    return drawn[merged(root, also or ())]
 
 
 def _moved(after: Ints, order: Ints) -> Ints:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scenarios.traces.format import OpenTrace
+from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
+from scenarios.traces.plain_rows import PlainRows, blocks
 from scenarios.traces.rows import Extra, RowError, Tally, plural
 
 # A window's end ends the reading, but only after this many rows beyond it: rows may be slightly out of order.
 PATIENCE_ROWS = 10_000
 _DRAWN_AT_ONCE = 4096
+_FEWEST_AT_ONCE = 64  # rows that are not worth another try together
 
 Kept = tuple[int, int, float, int, int, Extra | None]
 """A row that is kept: its line (from 1), its number among the rows (from 0), arrival, input, output, and the rest."""
@@ -44,8 +47,11 @@ class Cut:
         return notes
 
 
-def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut) -> Iterator[Kept]:
-    """Rows until the file, the window or the limit ends; bad ones go to `skipped`, others left out to `cut`."""
+def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut, first: int = 0) -> Iterator[Kept]:
+    """Rows until the file, the window or the limit ends; bad ones go to `skipped`, others left out to `cut`.
+
+    `first` is the number of the trace's first row.
+    """
     parse, in_ns = trace.parse, trace.clock != "run"
     scale = 1_000_000_000 if in_ns else 1
     start = options.start_s * scale
@@ -55,7 +61,7 @@ def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut)
     sample = _Sample(options.sample, options.seed) if options.sample < 1 else None
     origin: float | None = None if in_ns else 0.0  # what only says how many seconds counts from 0, not from a date
     beyond = kept = 0
-    for number, (line, item) in enumerate(trace.rows):
+    for number, (line, item) in enumerate(trace.rows, first):
         cut.rows_seen = number + 1
         try:
             arrival, inputs, outputs, extra = parse(item)
@@ -135,16 +141,33 @@ class Columns:
         add_arrival, add_inputs, add_outputs = self.arrival.append, self.inputs.append, self.outputs.append
         add_row, add_line = self.row.append, self.line.append
         for line, number, arrival, inputs, outputs, extra in rows:
-            if extra:
-                _add_extra(self, extra)
+            for name, value in (extra or {}).items():
+                self._extra_column(name).append(value)
             add_arrival(arrival)  # type: ignore[arg-type]  # int where in_ns
             add_inputs(inputs)
             add_outputs(outputs)
             add_row(number)
             add_line(line)
-        for column in self.extra.values():
-            column.extend([None] * (len(self.inputs) - len(column)))
+        for name in self.extra:
+            self._extra_column(name)
         return self
+
+    def add(self, rows: PlainRows, lines: Sequence[int], first: int) -> None:
+        """Add rows that were parsed together; `first` is the number of the first."""
+        for name, values in rows.extra.items():
+            if any(value is not None for value in values):
+                self._extra_column(name).extend(values)
+        self.arrival.extend(rows.arrival)  # type: ignore[arg-type]  # int where in_ns
+        self.inputs.extend(rows.inputs)
+        self.outputs.extend(rows.outputs)
+        self.row.extend(range(first, first + len(lines)))
+        self.line.extend(lines)
+
+    def _extra_column(self, name: str) -> list[Any]:
+        """An optional column that has a place for each row so far."""
+        column = self.extra.setdefault(name, [])
+        column.extend([None] * (len(self.inputs) - len(column)))
+        return column
 
 
 def columns_for(trace: OpenTrace) -> Columns:
@@ -154,13 +177,25 @@ def columns_for(trace: OpenTrace) -> Columns:
 
 def collect(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut) -> Columns:
     """All rows of `kept_rows` in memory."""
-    return columns_for(trace).fill(kept_rows(trace, options, skipped, cut))
+    columns = columns_for(trace)
+    parse_plain = trace.parse_plain
+    if parse_plain is None or options.leaves_out:
+        return columns.fill(kept_rows(trace, options, skipped, cut))
 
+    def add(block: Sequence[Line], first: int) -> None:
+        """Add rows together where they are plain; else those of each half, down to single rows."""
+        plain = parse_plain([text for _, text in block])
+        if plain is not None:
+            columns.add(plain, [line for line, _ in block], first)
+        elif len(block) > _FEWEST_AT_ONCE:
+            half = len(block) // 2
+            add(block[:half], first)
+            add(block[half:], first + half)
+        else:
+            columns.fill(kept_rows(replace(trace, rows=iter(block)), options, skipped, cut, first))
 
-def _add_extra(columns: Columns, extra: Extra) -> None:
-    place = len(columns.inputs)
-    for name, value in extra.items():
-        column = columns.extra.setdefault(name, [])
-        if len(column) < place:
-            column.extend([None] * (place - len(column)))
-        column.append(value)
+    seen = 0
+    for block in blocks(trace.rows):
+        add(block, seen)
+        cut.rows_seen = seen = seen + len(block)
+    return columns.fill(())

@@ -36,12 +36,15 @@ class Stamps:
         nanoseconds = _minute_ns(minute, self.name) + int(second) * 1_000_000_000
         if fraction is not None:
             nanoseconds += int(fraction[:9].ljust(9, "0"))
-        if offset is None:
-            self.naive += 1
-        else:
-            self.with_offset += 1
+        self.count(1, offset is not None)
+        if offset is not None:
             nanoseconds -= _offset_ns(offset, self.name)
         return nanoseconds
+
+    def count(self, rows: int, with_offset: bool) -> None:
+        """Remember so many date-times of a kind."""
+        self.naive += 0 if with_offset else rows
+        self.with_offset += rows if with_offset else 0
 
     def remarks(self) -> list[str]:
         """Return the note for a file that mixes date-times with and without an offset."""

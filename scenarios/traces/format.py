@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scenarios.traces.lines import Line
+from scenarios.traces.plain_rows import ParsePlain
 from scenarios.traces.rows import Row, tokens
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -87,7 +88,8 @@ class OpenTrace:
 
     `rows` gives each row with the number of its line (from 1), and `parse` turns it into values or raises RowError.
     A row is mostly the text of a line, as in `Head.rows`; a format whose rows are nested in a line, or spread over
-    lines, gives them in any shape that its `parse` takes. `format` names the sibling that the file turned out to be
+    lines, gives them in any shape that its `parse` takes. `parse_plain`, where there is one, takes many rows at once
+    and gives what `parse` does. `format` names the sibling that the file turned out to be
     of; `note` is known at once, `remarks` once the rows have been read. `timed` says that the rows have arrival times;
     without them every arrival is 0.
     """
@@ -100,6 +102,7 @@ class OpenTrace:
     note: str | None = None
     remarks: Callable[[], list[str]] = list
     timed: bool = True
+    parse_plain: ParsePlain | None = None
 
 
 @dataclass(frozen=True, slots=True)

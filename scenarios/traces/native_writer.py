@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED, TOKEN_IDS
 from scenarios.traces.images import written
+from scenarios.traces.joins import KEY
 from simulator.errors import InputError
 from simulator.request import PromptContent
 from simulator.workload import Workload
@@ -22,8 +24,8 @@ Part = Mapping[str, Sequence[Any]]
 """Native columns of some rows by name, None where a row has no value."""
 
 _ORDER = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
-_LISTS = {"block_hashes", "accepted_drafts", "images"}
-_NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id", "lora")
+_LISTS = {"block_hashes", "accepted_drafts", "images", "after_request_ids"}
+_NAMES = ("request_id", "class", "session_id", "prefix_group", "after_request_id", "task_id", "lora")
 _GZIP_LEVEL = 6  # the highest takes three times as long for 2 % less
 
 
@@ -56,6 +58,9 @@ def native_file(path: Path, columns: Collection[str]) -> Iterator[Callable[[Part
         def write(part: Part) -> None:
             for name in _NAMES:
                 _check_names(part.get(name, ()), name, str(path))
+            if kind == ".csv" and any(re.search(r"\s", each) for ids in part.get(KEY, ()) for each in ids or ()):
+                hint = "write JSON Lines (.jsonl, .jsonl.gz)"
+                raise InputError(f"CSV cannot hold {KEY} whose names have spaces", file=str(path), hint=hint)
             write_rows(part)
 
         yield write
@@ -118,6 +123,8 @@ def _part(workload: Workload) -> Part:
         columns["patience_s"] = [s if s == s else None for s in workload.patience_s.tolist()]
     if workload.lora is not None:
         columns["lora"] = workload.lora
+    if workload.task_ids is not None:
+        columns["task_id"] = workload.task_ids
     if workload.images is not None:
         columns["images"] = [written(images) for images in workload.images]
     if workload.accepted_drafts is not None:
@@ -127,7 +134,16 @@ def _part(workload: Workload) -> Part:
     if workload.after_row is not None and np.any(workload.after_row >= 0):
         after = workload.after_row.tolist()
         delays = [0.0] * len(after) if workload.delay_s is None else workload.delay_s.tolist()
-        columns["after_request_id"] = [workload.request_id(row) if row >= 0 else None for row in after]
+        others = workload.also_after or [()] * len(after)
+        alone = [
+            workload.request_id(row) if row >= 0 and not more else None for row, more in zip(after, others, strict=True)
+        ]
+        columns["after_request_id"] = alone if any(name is not None for name in alone) else None
+        if any(others):
+            columns[KEY] = [
+                tuple(map(workload.request_id, (row, *more))) if more else None
+                for row, more in zip(after, others, strict=True)
+            ]
         columns["delay_s"] = [delay if row >= 0 else None for row, delay in zip(after, delays, strict=True)]
     return {name: column for name, column in columns.items() if column is not None}
 

@@ -92,6 +92,11 @@ class TraceOptions:
             raise InputError(f"seed: {self.seed} is below 0")
 
     @property
+    def leaves_out(self) -> bool:
+        """Return whether usable rows may be left out."""
+        return self.start_s > 0 or self.duration_s is not None or self.limit is not None or self.sample < 1
+
+    @property
     def arranges(self) -> bool:
         """Return whether requests are moved or scaled, not only chosen."""
         scales = (self.rate_scale, self.input_scale, self.output_scale)

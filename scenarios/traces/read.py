@@ -13,11 +13,12 @@ from scenarios.traces.columns import Columns, Cut, collect
 from scenarios.traces.content import contents
 from scenarios.traces.detect import Detected, detect, in_folder
 from scenarios.traces.images import images_of, size_notes
+from scenarios.traces.joins import targets_of
 from scenarios.traces.lines import missing_file, numbered_lines
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import Tally, plural
 from scenarios.traces.sources import public_source_hint
-from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable, twice
+from scenarios.traces.wording import file_notes, follows_notes, headline, missing_notes, nothing_usable, twice
 from simulator.errors import InputError
 from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
@@ -73,7 +74,8 @@ def _workload(
     columns: Columns, found: Detected, options: TraceOptions, file: str, skipped: Tally, cut: Cut
 ) -> Workload:
     names = _names(columns, file)
-    arranged = arrange(columns, options, names, found.trace.timed)
+    targets, missing = targets_of(columns, names, file, whole=not (options.leaves_out or skipped.counts))
+    arranged = arrange(columns, options, names, found.trace.timed, targets)
     outputs, caps, cap_notes = _outputs(columns, options)
     inputs = _scaled(np.asarray(columns.inputs, dtype=np.int64), options.input_scale)
     content = contents(columns, inputs, options, file)
@@ -106,11 +108,14 @@ def _workload(
         accepted_drafts=None if drafts is None else [drafts[place] for place in places],
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],
+        also_after=arranged.also_after,
+        task_ids=_of_copies(extra["task_id"], arranged) if "task_id" in extra else None,
         delay_s=_delays(extra.get("delay_s"), arranged, options.rate_scale),
         notes=(
             headline(found, len(places), cut.rows_seen, float(arranged.arrival[-1] - arranged.arrival[0])),
             *file_notes(found, zero, skipped, cut),
             *arranged.notes,
+            *missing_notes(missing),
             *(() if arranged.after is None else follows_notes(int(np.count_nonzero(arranged.after >= 0)))),
             *cap_notes,
             *([] if content is None else content.notes),

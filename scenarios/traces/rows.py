@@ -170,6 +170,15 @@ def word(value: object, name: str) -> str:
     return value
 
 
+def name_list(value: object, name: str) -> tuple[str, ...] | None:
+    """A list of names: a JSON list, or text separated by spaces."""
+    if type(value) is str:
+        return tuple(value.split()) or None
+    if type(value) is not list:
+        raise RowError(f"{name} is not a list of names", value)
+    return tuple(word(each, name) for each in value) or None
+
+
 def integers(value: object, name: str) -> tuple[int, ...]:
     """A list of whole numbers: a JSON list, or text separated by spaces or semicolons."""
     if type(value) is str:

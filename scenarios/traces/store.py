@@ -24,7 +24,7 @@ from simulator.errors import InputError
 
 CHUNK_ROWS = 16_384
 _CACHE_KIB = 16_384
-_LISTS = ("block_hashes", "prompt_token_ids", "output_token_ids")
+_LISTS = ("block_hashes", "prompt_token_ids", "output_token_ids", "after_request_ids")
 
 
 class RowStore:
@@ -85,7 +85,8 @@ class RowStore:
             part = self._columns_for().fill(extras)
             self.extra.update(part.extra)
             self.named = self.named or "request_id" in part.extra
-            self.followers += sum(name is not None for name in part.extra.get("after_request_id", ()))
+            for follows in ("after_request_id", "after_request_ids"):
+                self.followers += sum(name is not None for name in part.extra.get(follows, ()))
             self.sizes.add_rows(part.inputs, part.extra)
         return stamps.max().item()
 

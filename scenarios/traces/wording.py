@@ -63,6 +63,13 @@ def twice(name: str, line: int, first: int, file: str) -> InputError:
     )
 
 
+def missing_notes(missing: int) -> Sequence[str]:
+    """Return the note about answers that joins wait for and that are not in the part that is read."""
+    return (
+        [f"{plural(missing, 'answer')} that requests wait for are not in this part: not waited for"] if missing else []
+    )
+
+
 def follows_notes(followers: int) -> Sequence[str]:
     """Return the notes about requests that follow an answer."""
     if not followers:

@@ -30,7 +30,7 @@ class AppliedPlan:
 
 def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: StepPlan, now_s: float) -> AppliedPlan:
     """Apply `plan`, and the further parts that the policy adds to it for the same step."""
-    if plan.resume or any(preemption.swap for preemption in plan.preempt):
+    if plan.resume or (plan.preempt and any(preemption.swap for preemption in plan.preempt)):
         raise state.broken("swaps, which a prefix cache does not allow")
     done = AppliedPlan(plan)
     done.changes = state.set_paused(plan.paused)
@@ -64,7 +64,8 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
             done.prefill.append(state.compute(chunk, now_s))
             done.changes = True
             tokens += chunk.num_tokens
-    done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue, note=last.note)
+    if last is not plan:
+        done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue, note=last.note)
     return done
 
 

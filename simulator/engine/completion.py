@@ -155,8 +155,7 @@ class Completion:
                 state.tree.enter(state.requests[live.row], tokens // size)
             elif state.cache is not None:
                 state.enter_decoded(live, live.base_computed)
-            if self.hand_over is not None and self.hand_over(live, blocks):
-                del state.requests[live.row], state.lives[live.row]
+            if self.hand_over is not None and self._goes_on(live, blocks):
                 continue
             if self._frees_late:
                 state.late_frees.put_off(live.row, blocks)
@@ -182,8 +181,14 @@ class Completion:
                 state.settle(live)
 
     def finish_late(self, live: RequestState, end_s: float) -> None:
-        """Finish a request whose last token becomes known only now; it may have been paused or preempted since."""
+        """Finish a request whose last token becomes known only now; it may have been paused or preempted since.
+
+        Where it would go on elsewhere, and was preempted, it has no KV to go on with: it computes its prompt again.
+        """
         state = self._state
+        if live.status is WAITING and self.hand_over is not None:
+            live.lose_outputs(1, nan)
+            return
         if live.status is WAITING:
             state.forget_preemption(live, end_s)
             live.status = FINISHED
@@ -202,8 +207,22 @@ class Completion:
         live.status = FINISHED
         if state.tree is not None:
             state.tree.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
-        state.blocks.free(live.row, blocks)
-        self._end_late(live, end_s)
+        if self.hand_over is None or not self._goes_on(live, blocks):
+            state.blocks.free(live.row, blocks)
+            self._end_late(live, end_s)
+        elif self.finished is not None:
+            self.finished()
+
+    def _goes_on(self, live: RequestState, blocks: int) -> bool:
+        """Hand a request over whose prompt is computed; False if it has ended. Its blocks stay until they are sent."""
+        state = self._state
+        assert self.hand_over is not None
+        if not self.hand_over(live, blocks):
+            return False
+        if state.tree is not None:
+            state.settle(live)
+        del state.requests[live.row], state.lives[live.row]
+        return True
 
     def _end_late(self, live: RequestState, end_s: float) -> None:
         self.end(live, Status.FINISHED, end_s)

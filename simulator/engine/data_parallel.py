@@ -74,6 +74,8 @@ class DataParallelGroup:
 
     def _has_work(self, seen_s: float) -> bool:
         """Whether any rank has a request, of those that came by then: a rank takes in others between two steps."""
+        if any(replica.imports for replica in self._replicas):
+            return True
         states = [replica.state for replica in self._replicas]
         return any(state.running or any(live.arrival_s <= seen_s for live in state.waiting) for state in states)
 

@@ -72,11 +72,33 @@ class LateFills:
 
     def fill(self, keys: Iterable[Hashable]) -> None:
         """Enter all that is full of the requests that are noted by one of these."""
-        found = self._take_out(keys)
+        of_blocks: list[Hashable] = []
+        for key in keys:
+            if type(key) is str:
+                self._fill_conversation(key, [])
+            else:
+                of_blocks.append(key)
+        found = self._take_out(of_blocks)
         if found:
             self._enter_all(found)
             for live, entered, full in found:
                 self._await(live, max(entered, full))
+
+    def _fill_conversation(self, conversation: str, filled: list[tuple[RequestState, int]]) -> None:
+        """Enter all that is full of the requests of a conversation, which stay noted; and what one that left filled."""
+        members = self._cache.unfilled.pop(conversation, [])
+        entered, requests, cache = self._entered, self._requests, self._cache
+        for live in members:
+            full = self._full(live)
+            if full > entered[live]:
+                entered[live] = full
+                filled.append((live, full))
+        if len(filled) > 1:
+            filled.sort(key=self._since)
+        for live, full in filled:
+            cache.enter(requests[live.row], full)
+        if members:
+            cache.unfilled[conversation] = members
 
     def _leave(self, live: RequestState, full_blocks: int) -> int:
         """Enter this request's blocks and whatever was filled with the same content; returns how many have entered."""
@@ -87,6 +109,10 @@ class LateFills:
         same.remove(live)
         if not same:
             del unfilled[key]
+        if type(key) is str:
+            if full_blocks > entered:
+                self._fill_conversation(key, [(live, full_blocks)])
+            return max(entered, full_blocks)
         found = [(live, entered, full_blocks)]
         self._enter_all(found)
         for other, before, full in found[1:]:
@@ -121,9 +147,7 @@ class LateFills:
         requests, cache = self._requests, self._cache
         for live, entered, full in found:  # which grows
             if full > entered and cache.unfilled:
-                keys = cache.keys.of(requests[live.row])
-                same = keys.first(full)[entered:full] if keys.conversation is None else [keys.conversation]
-                found += self._take_out(same)
+                found += self._take_out(cache.keys.of(requests[live.row]).first(full)[entered:full])
         # Each fills a block every so many steps: who was first at one block was so at all of them.
         in_order = found if len(found) == 1 else sorted(found, key=self._since)
         for live, _, full in in_order:
@@ -131,16 +155,18 @@ class LateFills:
 
     def _full(self, live: RequestState) -> int:
         """Full blocks of a request, with what the step that is being applied fills."""
-        known = live.num_computed_tokens - self._unknown(live)
-        if live.place < self._before and self._tick == self._clock.ticks and _decodes(live):
-            known += 1
+        known = live.base_computed - self._unknown(live)
+        if live.status is DECODING and not live.paused:
+            ticks = self._clock.ticks
+            known += ticks - live.join_tick
+            if live.place < self._before and self._tick == ticks:
+                known += 1
         return known // self._cache.block_size
 
-    def _since(self, filler: _Filler) -> tuple[int, int]:
+    def _since(self, filler: tuple[RequestState, int, int] | tuple[RequestState, int]) -> tuple[int, int]:
         """The tick of the decode clock at which a request's first token would have been known, and its place."""
         live = filler[0]
-        tick = self._clock.ticks if _decodes(live) else live.join_tick
-        return tick - (live.num_computed_tokens - self._unknown(live)), live.place
+        return live.join_tick - (live.base_computed - self._unknown(live)), live.place
 
 
 def _decodes(live: RequestState) -> bool:

@@ -97,12 +97,9 @@ class Replica:
     def accept(self, request: Request) -> bool:
         """Put an arriving request into the queue; False if it was rejected."""
         state = self.state
-        live = self.new_request(request)
         if state.caps is not None:
-            most = state.caps(live, state.blocks.num_blocks, state.batch.block_size)
-            if 1 <= most < request.max_tokens:
-                request = request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
-                live = self.new_request(request)
+            request = self.allowed(request)
+        live = self.new_request(request)
         state.requests[request.row] = request
         if self.has_listener:
             state.lives[request.row] = live
@@ -116,6 +113,16 @@ class Replica:
         if self.changed is not None:
             self.changed(self.index)
         return True
+
+    def allowed(self, request: Request) -> Request:
+        """An arriving request, with no more `max_tokens` than the policy's server allows it."""
+        state = self.state
+        if state.caps is None:
+            return request
+        most = state.caps(RequestState(request, state.decode_clock), state.blocks.num_blocks, state.batch.block_size)
+        if not 1 <= most < request.max_tokens:
+            return request
+        return request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
 
     def rejects(self, request: Request) -> bool:
         """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
@@ -161,7 +168,7 @@ class Replica:
             self.changed(self.index)
         if state.cut is not None:
             state.settle_cut()
-        if self.imports is not None and self.imports.settle():
+        if self.imports is not None and self.imports.settle(now_s):
             self._unchanged = False
         viewer.look(now_s)
         plan = self._ask(self._view)
@@ -238,7 +245,7 @@ class Replica:
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is None or holds is _STEP or (self._frees_late and state.late_frees.num_blocks):
             return step
-        if self._timeless or not waiting:
+        if (self._timeless or not waiting) and (self.imports is None or not self.imports.looks_again):
             step.is_run = True
             step.until_arrival = holds is _ARRIVAL or self._cut_by_arrivals
         return step

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
+from simulator.errors import InputError
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
+from simulator.fleet.gateway import FlowControl, Gateway
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.regret import Regret
@@ -41,6 +43,7 @@ class Cluster:
         first_tokens: FirstTokens | None = None,
         slo: Slo | None = None,
         link: LinkSpeed | None = None,
+        flow_control: FlowControl | None = None,
     ) -> None:
         features = RouterFeatures.of(router)
         by_steps = features.reads_caches and len(recorder.replicas) > 1
@@ -56,7 +59,7 @@ class Cluster:
             first_tokens=first_tokens,
             one_server=features.one_server,
         )
-        self.dispatch: Dispatch | Disaggregation
+        self.dispatch: Dispatch | Disaggregation | Gateway
         if roles is None:
             self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
             self.dispatch.admission = self.fleet.admission
@@ -66,9 +69,16 @@ class Cluster:
             speed = link or LinkSpeed()
             self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)
         self._scaling = Scaling(clock, groups, self.fleet, self.dispatch.replicas, recorder, slo)
+        if flow_control is not None:
+            if not isinstance(self.dispatch, Dispatch):
+                raise InputError("a gateway's flow control is not put together with prefill and decode apart")
+            look_s = signal_interval_s if self.dispatch.replicas.looks is not None else 0.0
+            self.dispatch = Gateway(clock, self.dispatch, flow_control, recorder, on_end, look_s)
 
     def records(self, workload: Workload) -> Records:
         """The records of a run that is over; requests that have not ended are recorded as unfinished."""
         self.fleet.abandon()
+        if isinstance(self.dispatch, Gateway):
+            self.dispatch.abandon()
         self._scaling.record(self._recorder.end_s())
         return self._recorder.records(workload, self.fleet.groups)

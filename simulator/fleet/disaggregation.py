@@ -6,6 +6,12 @@ sample it again). The prefilling replica keeps the KV until its transfer has end
 has taken blocks, so where decoding lacks memory, prefilling comes to lack it too. An abort during a transfer lets the
 transfer end, and then frees both sides. A request of a single token has no second half.
 
+Where the decoding server sends the first token (`TakesOver`: SGLang and TensorRT-LLM), TTFT ends as the request joins
+the batch there. One that takes memory first is asked for it as the request arrives, and its prompt is computed after
+that: so SGLang does, whose prefilling server leaves a
+request in its bootstrap queue until the other has told where its KV goes (`pop_bootstrapped`, SGLang 0.5.23,
+python/sglang/srt/disaggregation/prefill.py:497). Its chunks' KV moves chunk by chunk; here it moves as one.
+
 Decoding replicas with a pull connector (`simulator.engine.connector.pull`) do as vLLM's do: they queue the whole
 request, load what their own prefix cache lacks of the prompt, and sample the first token again: TTFT ends there.
 """
@@ -40,6 +46,7 @@ class _Half:
     request: Request
     source: int
     target: int
+    begun: bool = True  # the prefilling replica has it, or had it
     prefilled: RequestState | None = None
     blocks: int = 0  # that it holds on the prefilling replica
     ready_s: float = 0.0
@@ -71,6 +78,7 @@ class Disaggregation:
         self._clock = clock
         self._prefill = prefill
         self._decode = decode
+        self._sides = {load.index: side for side in (prefill, decode) for load in side.replicas}
         self._replicas = replicas
         self._intakes = intakes
         self._link = link
@@ -93,7 +101,9 @@ class Disaggregation:
                 self._pulls[load.index] = replica.connector
                 replica.connector.attach(self._pull)
             else:
-                replica.imports = self._imports[load.index] = Imports(replica.state, replica.new_request, self._send)
+                joined = partial(self._joined, replica)
+                imports = Imports(replica.state, replica.new_request, self._has_room, joined)
+                replica.imports = self._imports[load.index] = imports
 
     # Servers
 
@@ -101,6 +111,8 @@ class Disaggregation:
         """`request` arrives now; returns the replica that decodes it."""
         target = self._decode.choose(request)
         replica = self._replicas[target]
+        if not isinstance(replica, SpeculativeReplica):
+            request = replica.allowed(request)
         if replica.rejects(request):
             return target
         if isinstance(replica, SpeculativeReplica):
@@ -108,16 +120,41 @@ class Disaggregation:
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)
-        self._between[request.row] = _Half(request, source, target)
+        half = self._between[request.row] = _Half(request, source, target)
         self._expect(target, 1)
-        self._intakes[source].submit(request._replace(output_tokens=1, max_tokens=1))
+        if self._is_room_first(target):
+            half.begun = False
+            self._expect(source, 1)
+            self._imports[target].offer(request, None)
+            self._intakes[target].wake()
+        else:
+            self._begin(half)
         return target
+
+    def _is_room_first(self, target: int) -> bool:
+        return target in self._imports and self._imports[target].rule.room_first
+
+    def _begin(self, half: _Half) -> None:
+        """The prompt of a request goes to the replica that computes it."""
+        if half.is_gone:
+            return
+        request = half.request
+        if not half.begun:
+            half.begun = True
+            self._expect(half.source, -1)
+            self._imports[half.target].begun(request.row)
+        self._intakes[half.source].submit(request._replace(output_tokens=1, max_tokens=1))
 
     def abort(self, replica: int, row: int) -> None:
         """The client of a request leaves now; without effect if the request has ended."""
         half = self._between.get(row)
         if half is None:
             self._abort_late(replica, row)
+        elif not half.begun:
+            half.is_gone = True
+            self._expect(half.source, -1)
+            self._forget(row)
+            self._end_in(half.target, self._imports[half.target], row)
         elif half.prefilled is None:
             self._intakes[half.source].abort(row)
         elif half.pulled:
@@ -129,7 +166,7 @@ class Disaggregation:
         """True if the client of a request got its first token before now."""
         half = self._between.get(row)
         if half is not None and not half.pulled:
-            return half.prefilled is not None and half.target not in self._pulls
+            return half.prefilled is not None and self._first_is_sent(half)
         return self._intakes[replica].has_begun(row)
 
     # From one to the other
@@ -140,10 +177,24 @@ class Disaggregation:
         if half is None:
             return False
         half.prefilled, half.blocks, half.ready_s = live, blocks, self._clock.now
-        if self.on_prefilled is not None and half.target not in self._pulls:
+        if self.on_prefilled is not None and self._first_is_sent(half):
             self.on_prefilled(live.row, live.last_token_s)
         self._clock.call(self._clock.now, partial(self._offer, half, live), FOLLOW_UP)
         return True
+
+    def _first_is_sent(self, half: _Half) -> bool:
+        """Whether the replica that prefills sends the first token."""
+        return half.target not in self._pulls and not self._imports[half.target].rule.sends_first
+
+    def _joined(self, replica: Replica, live: RequestState) -> None:
+        """A request decodes from now on; it may send its first token."""
+        if not self._imports[replica.index].rule.sends_first:
+            return
+        if replica.first_tokens is not None:
+            running, streams = len(replica.state.running), replica.state.traits.streams
+            replica.first_tokens.sampled(live.row, running, live.first_token_s, streams=streams)
+        if self.on_prefilled is not None:
+            self.on_prefilled(live.row, live.first_token_s)
 
     def _offer(self, half: _Half, live: RequestState) -> None:
         if half.target in self._pulls and not half.is_gone:
@@ -151,13 +202,24 @@ class Disaggregation:
             self._expect(half.target, -1)
             self._pulls[half.target].offer(live.row, Remote(fails=self._fails(live.row)))
             self._intakes[half.target].submit(half.request)
+        elif not half.is_gone and self._is_room_first(half.target):
+            self._imports[half.target].prefilled(live.row, live)
+            self._send(half)
         elif not half.is_gone:
             self._imports[half.target].offer(half.request, live)
             self._intakes[half.target].wake()
 
-    def _send(self, row: int) -> None:
-        """There are blocks for a request's KV: it moves."""
+    def _has_room(self, row: int) -> None:
+        """There are blocks for a request's KV: it moves, or its prompt is computed now."""
         half = self._between[row]
+        if half.begun:
+            self._send(half)
+        else:
+            self._clock.call(self._clock.now, partial(self._begin, half), FOLLOW_UP)
+
+    def _send(self, half: _Half) -> None:
+        """A request's KV moves."""
+        row = half.request.row
         half.sending = True
         assert half.prefilled is not None
         moved = cdiv(half.prefilled.base_computed, self._replicas[half.source].state.batch.block_size)
@@ -202,9 +264,9 @@ class Disaggregation:
     def _forget(self, row: int) -> None:
         self._expect(self._between.pop(row).target, -1)
 
-    def _expect(self, target: int, more: int) -> None:
-        self._replicas[target].load.expected += more
-        self._decode.replicas.changed(target)
+    def _expect(self, replica: int, more: int) -> None:
+        self._replicas[replica].load.expected += more
+        self._sides[replica].replicas.changed(replica)
 
     # Ends before the second half
 
@@ -215,6 +277,9 @@ class Disaggregation:
             return
         if not half.pulled:
             self._forget(row)
+            if self._is_room_first(half.target):
+                self._imports[half.target].cancel(row)
+                self._leave_unused(half.target, row)
         elif not half.sending:
             self._clock.call(self._clock.now, partial(self._left, half), FOLLOW_UP)
 
@@ -223,6 +288,8 @@ class Disaggregation:
         if half.sending:
             return
         row = half.request.row
+        if self._is_room_first(half.target):
+            self._imports[half.target].prefilled(row, prefilled)
         self._intakes[half.source].free_blocks(row, half.blocks)
         self._forget(row)
         if row not in self._replicas[half.target].state.lives:
@@ -240,16 +307,19 @@ class Disaggregation:
             self._end_at(replica, live)
 
     def _end_in(self, target: int, imports: Imports, row: int) -> None:
-        live = imports.drop(row)
+        live = imports.cancel(row)
         assert live is not None
         self._end_at(target, live)
 
     def _end_at(self, target: int, live: RequestState) -> None:
-        row = live.row
+        self._leave_unused(target, live.row)
+        self._record(live, target)
+
+    def _leave_unused(self, target: int, row: int) -> None:
+        """A request leaves a decoding replica without having decoded there."""
         state = self._replicas[target].state
         del state.requests[row], state.lives[row]
         self._intakes[target].wake()
-        self._record(live, target)
 
     def _record(self, live: RequestState, replica: int) -> None:
         live.set_back().aborted_tokens = computed_tokens(live)

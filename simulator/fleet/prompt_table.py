@@ -63,12 +63,23 @@ class PromptTable:
             found[number] = depth
         return found
 
+    def held(self, keys: list[Hashable]) -> dict[int, int]:
+        """For each replica, how many of these blocks it was sent, up to the first that none was sent."""
+        found: dict[int, int] = {}
+        for key in keys:
+            here = self._holders.get(key)
+            if here is None:
+                break
+            for number in _numbers(here):
+                found[number] = found.get(number, 0) + 1
+        return found
+
     def size(self, number: int) -> int:
         """Blocks remembered of a replica."""
         used = self._used.get(number)
         return 0 if used is None else len(used)
 
-    def add(self, keys: list[Hashable], number: int, now_s: float = 0.0) -> None:
+    def add(self, keys: list[Hashable], number: int, now_s: float = 0.0, most: int | None = None) -> None:
         """These blocks were sent to a replica now; beyond `most`, its block used longest ago is forgotten.
 
         The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning.
@@ -86,9 +97,18 @@ class PromptTable:
                 used[key] = now_s
                 here = holders.get(key, 0) | bit
                 holders[key] = sets.setdefault(here, here)
-        while len(used) > self._most:
+        self._shorten(number, self._most if most is None else most)
+
+    def trim(self) -> None:
+        """Forget of each replica what it has more than `most`."""
+        for number in self._used:
+            self._shorten(number, self._most)
+
+    def _shorten(self, number: int, most: int) -> None:
+        used = self._used[number]
+        while len(used) > most:
             key, _ = used.popitem(last=False)
-            self._take_out(key, bit)
+            self._take_out(key, 1 << number)
 
     def forget(self, before_s: float) -> None:
         """Forget the blocks used last before this time."""

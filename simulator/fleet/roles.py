@@ -14,7 +14,7 @@ from simulator.fleet.link import Link, LinkSpeed
 from simulator.fleet.router import Router
 from simulator.fleet.signals import way_to
 from simulator.memory.cache import Cache
-from simulator.plan import PolicyFeatures
+from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
 
@@ -38,14 +38,14 @@ def _check(group: ReplicaGroup) -> None:
     def refused(what: str, hint: str) -> InputError:
         return InputError(f"the group {group.name} ({group.role}) {what}", hint=hint)
 
-    if group.autoscaling is not None or group.group_cost is not None:
-        raise refused("is autoscaled, or its replicas step together", "a fixed number of replicas, each for itself")
+    if group.autoscaling is not None:
+        raise refused("is autoscaled", "a fixed number of replicas")
     policy = group.make_policy()
-    traits = getattr(policy, "traits", None)
-    if traits is not None and (traits.async_scheduling or traits.keeps_finished or not traits.streams):
-        raise refused("schedules asynchronously, or a batch at a time", "engine: {async_scheduling: false}")
+    traits = OptionalMembers.of(policy).traits
+    if traits.keeps_finished or not traits.streams:
+        raise refused("schedules a batch at a time", "engine: {policy: chunked_prefill}")
     if group.role == "decode":
-        if not PolicyFeatures.of(type(policy)).preempts:
+        if not PolicyFeatures.of(type(policy)).preempts and traits.takes_over is None:
             raise refused("takes KV memory in advance, or cannot preempt", "engine: {policy: chunked_prefill}")
         if group.connector is None and isinstance(group.make_blocks(1, 0), Cache):
             raise refused("caches prefixes, of which it computes none", "engine: {enable_prefix_caching: false}")

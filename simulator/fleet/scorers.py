@@ -1,6 +1,7 @@
 """Scores from 0 to 1 of replicas, one a replica in order, and the pick of the highest sum, as in llm-d-router.
 
-Before, it was the Gateway API Inference Extension. Files are below pkg/epp/framework/plugins/scheduling/ there.
+Before, it was the Gateway API Inference Extension. Files are below pkg/epp/framework/plugins/scheduling/ there, as of
+commit 683100dc; the cases of its own tests are ours (tests/simulator/fleet/test_deployed_routers.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,16 @@ def lora_scores(lora: str | None, loads: Sequence[ReplicaLoad]) -> list[float]:
 
 
 def prefix_scores(known_blocks: Mapping[int, int], blocks: int, loads: Sequence[ReplicaLoad]) -> list[float]:
-    """The share of the prompt's blocks that went to each replica before, by its number (scorer/prefix)."""
+    """The share of the prompt's blocks that went to each replica before, by its number (scorer/prefix/plugin.go)."""
     return [known_blocks.get(load.index, 0) / blocks if blocks else 0.0 for load in loads]
 
 
 class HighestInTurn:
-    """Picks a replica of the highest score; equals take turns (picker/maxscore/picker.go, picker/common.go)."""
+    """Picks a replica of the highest score; equals take turns (picker/maxscore/picker.go, picker/common.go).
+
+    One counter serves all ties. A tie of n takes the place counter mod n, and then the counter goes on by one, or back
+    to 0 if it is n or more by then (`RotateScoredEndpoints`).
+    """
 
     def __init__(self) -> None:
         self._turn = 0
@@ -48,7 +53,7 @@ class HighestInTurn:
         if len(equals) == 1:
             return equals[0]
         chosen = equals[self._turn % len(equals)]
-        self._turn = (self._turn + 1) % len(equals)
+        self._turn = self._turn + 1 if self._turn + 1 < len(equals) else 0
         return chosen
 
 

@@ -51,6 +51,11 @@ class Gpu:
     ] = 0.0
 
     @property
+    def link_gpus(self) -> int:
+        """GPUs that its links connect: the 72 of a rack with GB200 or GB300 (NVL72), else the 8 of a server."""
+        return 72 if self.name.startswith("gb") else 8
+
+    @property
     def memory_bytes(self) -> int:
         """`memory_gib` in bytes."""
         return round(self.memory_gib * 2**30)

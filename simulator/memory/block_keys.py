@@ -8,6 +8,7 @@ content by these keys alone.
 import sys
 from array import array
 from collections.abc import Hashable
+from operator import eq
 from struct import iter_unpack
 from typing import Final, cast
 
@@ -39,6 +40,7 @@ class BlockKeys:
     """
 
     __slots__ = (
+        "_blocks_a_hash",
         "_chains",
         "_known",
         "_lookahead",
@@ -59,6 +61,7 @@ class BlockKeys:
         self._chains = chains
         self._request = request
         self._tokens = b""
+        self._blocks_a_hash = 0  # 0: they take more than a division to find
         self.conversation: str | None = None  # whose keys it may share
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
         self.num_shared = num_shared_blocks(request, block_size, lookahead)
@@ -67,6 +70,8 @@ class BlockKeys:
             self._tokens = _packed(request, content)
         elif content is not None and not content.block_hashes:
             self.conversation = content.conversation
+        elif content is not None and not lookahead and request.lora is None:
+            self._blocks_a_hash = content.hash_block_size // block_size
 
     def __getitem__(self, block: int) -> Hashable:
         """The key of the full block with this index, from 0."""
@@ -86,6 +91,9 @@ class BlockKeys:
         if self._tokens:
             self._extend_chain(known, start, stop)
             return
+        if self._blocks_a_hash:
+            self._extend_hashed(known, start, stop)
+            return
         for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
             if kind == HASH and self._request.lora is None:
                 number = cast(int, name) * NUMBER + HASHED
@@ -93,21 +101,40 @@ class BlockKeys:
                 number = chains.setdefault((kind, name), (len(chains) + 1) * NUMBER)
             known += range(number + first, number + end)
 
+    def _extend_hashed(self, known: list[Hashable], start: int, stop: int) -> None:
+        """The same where a hash names one block or several, all of which are known together."""
+        assert self._request.content is not None
+        each = self._blocks_a_hash
+        first = start // each
+        for name in self._request.content.block_hashes[first : -(-stop // each)]:
+            number = name * NUMBER + HASHED + first * each
+            known += range(number, number + each)
+            first += 1
+        del known[self.num_shared :]
+
     def _extend_chain(self, known: list[Hashable], start: int, stop: int) -> None:
         """The same where a block is named by its tokens and the block before: what follows a new block is new too."""
         chains = self._chains
         names = self._names(start, stop)
         key: Hashable = known[-1] if known else _of(self._request.lora, 0)
-        for place, name in enumerate(names):
-            number = chains.get((key, name))
+        place = 0
+        while place < len(names):
+            number = chains.get((key, names[place]))
             if number is None:
                 first = len(chains) + 1
                 new = range(first * NUMBER, (first + len(names) - place) * NUMBER, NUMBER)
                 chains.update(zip(zip([key, *new], names[place:], strict=False), new, strict=False))
                 known += new
                 return
-            known.append(number)
-            key = number
+            # What was new together has numbers in turn: look whether the text goes on as it did then.
+            place += 1
+            turn = range(number, number + (len(names) - place + 1) * NUMBER, NUMBER)
+            next_ones = map(chains.get, zip(turn, names[place:], strict=False))
+            goes_on = list(map(eq, next_ones, turn[1:]))
+            more = goes_on.index(False) if False in goes_on else len(goes_on)
+            known += turn[: more + 1]
+            place += more
+            key = turn[more]
 
     def _names(self, start: int, stop: int) -> list[tuple[Hashable, ...]]:
         """What these blocks hold: their tokens, and the images that lie in them."""

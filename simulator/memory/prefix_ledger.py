@@ -6,8 +6,9 @@ are used and come free together, and blocks with content that no other request c
 those of a preempted request, which may come back for its own.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import repeat
 
 from simulator.memory.free_runs import BlockRun, FreeRuns
 from simulator.memory.ledger import OutOfBlocksError
@@ -20,6 +21,7 @@ def _nothing(keys: Iterable[Hashable]) -> None:
     """All that is full has entered."""
 
 
+_Held = tuple[BlockRun, int, int]  # a run, and the places of a sequence from and up to which it is found there
 _NOBODY = -1  # the row of runs that no request will look for
 
 
@@ -37,7 +39,12 @@ class RequestBlocks:
         self.entered = 0
 
     def parts(self) -> list[BlockRun]:
-        """The runs, with what was split off them since."""
+        """The runs, with what was split off them since: a list that is not to be changed."""
+        for run in self.runs:
+            if run.rest is not None:
+                break
+        else:
+            return self.runs
         parts = []
         place = 0
         stops = [run.start for run in self.runs[1:]]
@@ -63,11 +70,13 @@ class PrefixLedger:
         self._empty = num_blocks  # free blocks in front of the queue that hold nothing
         self._free = FreeRuns()
         self._tables: dict[int, RequestBlocks] = {}
-        self._serving: dict[
-            Hashable, BlockRun
-        ] = {}  # key -> the run that holds the first block with it to have entered
-        self._others: dict[Hashable, list[BlockRun]] = {}  # the same of later ones, in order
+        self._serving: dict[Hashable, BlockRun] = {}  # key -> the run with the first block of it to have entered
+        self._others: defaultdict[Hashable, list[BlockRun]] = defaultdict(list)  # the same of later ones, in order
         self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
+        self._changes = 0  # of what is cached, and where
+        self._looked = (_NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
+        self._most = self._reached = 0
+        self._held: list[_Held] = []
         self.keys = RequestKeys(block_size)
         # Requests of which more is full than has entered, by their conversation or the key of their next block; `fill`
         # lets it enter.
@@ -83,18 +92,12 @@ class PrefixLedger:
         if self.unfilled:
             self._fill(request.row, known[:most])
         found = unused = 0
-        serving = self._serving
         shared = most if most < len(known) else len(known)
-        run: BlockRun | None
-        while found < shared:
-            run = serving.get(known[found])
-            if run is None:
-                break
-            stop = self._reach(run, known, found, shared)
-            if not run.references:
-                unused += stop - found
+        for holder, start, stop in self._holders(request.row, known, shared):
             found = stop
-        while shared <= found < most:
+            if not holder.references:
+                unused += stop - start
+        while self._own and shared <= found < most:
             run = self._own_run(request.row, found)
             if run is None:
                 break
@@ -123,6 +126,27 @@ class PrefixLedger:
     def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:
         """The run that a request with these keys of shared blocks finds a place of its sequence in."""
         return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
+
+    def _holders(self, row: int, known: list[Hashable], most: int) -> list[_Held]:
+        """The runs that hold the leading blocks with these keys, up to `most` or to the first that is not cached.
+
+        A request is looked up as it is planned, as it is admitted, and as it takes its blocks. So the last answer is
+        kept until the cache changes.
+        """
+        looked = (row, self._changes)
+        if looked == self._looked and (most == self._most or most == self._reached):
+            return self._held
+        held: list[_Held] = []
+        start = 0
+        while start < most:
+            run = self._serving.get(known[start])
+            if run is None:
+                break
+            stop = self._reach(run, known, start, most)
+            held.append((run, start, stop))
+            start = stop
+        self._looked, self._most, self._reached, self._held = looked, most, start, held
+        return held
 
     def _reach(self, run: BlockRun, known: list[Hashable], start: int, stop: int) -> int:
         """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
@@ -167,12 +191,11 @@ class PrefixLedger:
             return
         known = self.keys.of(request).first(blocks)
         shared = blocks if blocks < len(known) else len(known)
-        start = 0
-        while start < shared:
-            serving = self._serving[known[start]]
-            stop = self._reach(serving, known, start, shared)
-            self._use(table, serving, start, stop)
-            start = stop
+        start = shared
+        for holder, first, stop in self._holders(request.row, known, shared):
+            # The use of places before may have split it.
+            whole = holder.start + holder.size >= stop
+            self._use(table, holder if whole else self._serving[known[first]], first, stop)
         while start < blocks:
             run = self._own_run(request.row, start)
             assert run is not None
@@ -184,6 +207,7 @@ class PrefixLedger:
 
     def _use(self, table: RequestBlocks, run: BlockRun, start: int, stop: int) -> None:
         """Let a table go on with these places of a run, which is split where it holds more."""
+        self._changes += 1
         if run.start < start:
             run = self._split(run, start)
         if stop < run.start + run.size:
@@ -243,6 +267,7 @@ class PrefixLedger:
         empty = blocks if blocks < self._empty else self._empty
         self._empty -= empty
         blocks -= empty
+        self._changes += blocks
         while blocks:
             run = self._free.first
             gone = blocks if blocks < run.size else run.size
@@ -286,6 +311,7 @@ class PrefixLedger:
 
     def _enter_shared(self, table: RequestBlocks, row: int, new: list[Hashable]) -> None:
         """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
+        self._changes += 1
         if self.unfilled:
             self._fill(row, new)
         run = table.runs[-1] if table.runs else None
@@ -301,11 +327,12 @@ class PrefixLedger:
         if serving.keys().isdisjoint(new):
             serving.update(dict.fromkeys(new, run))
             return
-        for key in new:
-            if key in serving:
-                self._others.setdefault(key, []).append(run)
-            else:
-                serving[key] = run
+        served = list(map(serving.__contains__, new))
+        first = served.index(False) if False in served else len(new)  # the first that is not served by another run
+        for key in new[first:]:
+            if serving.setdefault(key, run) is not run:
+                self._others[key].append(run)
+        deque(map(list.append, map(self._others.__getitem__, new[:first]), repeat(run)), maxlen=0)
 
     def settle(self, rows: Iterable[int]) -> None:
         """Do nothing: full blocks entered when they were scheduled."""
@@ -343,6 +370,7 @@ class PrefixLedger:
             run = BlockRun(row, table.held, own)
             self._own.setdefault(row, []).append(run)
             self._free.append(run)
+        self._changes += 1
         for run in reversed(table.parts()):
             run.references -= 1
             if not run.references:
@@ -360,6 +388,7 @@ class PrefixLedger:
 
     def clear(self) -> None:
         """Forget all content; no request holds a block."""
+        self._changes += 1
         self._empty = self.num_blocks
         self._free = FreeRuns()
         self._serving.clear()

@@ -1,4 +1,4 @@
-"""The clients' side of a run: requests over all their attempts, and sessions."""
+"""The clients' side of a run: requests over all their attempts, sessions, and agents' tasks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from simulator.metrics.fleet_metrics import jain
 from simulator.metrics.latency import e2el_s, finished
 from simulator.metrics.window import Bools
-from simulator.results.records import Records, Status
+from simulator.results.records import Floats, Ints, Records, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +83,49 @@ def sessions(records: Records, measured: Bools) -> Sessions | None:
         float(turns[taken].mean()),
         float(lasting[known].mean()) if known.any() else float("nan"),
         float("nan") if even is None else even,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks whose first request is measured. The arrays have an entry for each that is done: all of it answered."""
+
+    tasks: int
+    seconds: Floats
+    requests: Ints
+    input_tokens: Ints
+    output_tokens: Ints
+
+
+def tasks(records: Records, measured: Bools) -> Tasks | None:
+    """The tasks of a run; None where no measured request begins one."""
+    if records.task_ids is None or records.task_requests is None:
+        return None
+    numbers: dict[str, int] = {}
+    number = np.array(
+        [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in records.task_ids], dtype=np.int64
+    )
+    within, count = np.flatnonzero(number >= 0), len(numbers)
+    arrival_s = records.requests.arrival_s
+    order = within[np.argsort(arrival_s[within], kind="stable")]
+    first = np.full(count, -1)
+    first[number[order[::-1]]] = order[::-1]  # the last one written is the first that arrived
+    chosen = measured[first]
+    if not chosen.any():
+        return None
+    answered = within[finished(records)[within]]  # of several attempts at a request at most one is
+
+    def total(column: Ints) -> Ints:
+        return np.bincount(number[answered], column[answered], count).astype(np.int64)
+
+    ends = np.full(count, -np.inf)
+    np.maximum.at(ends, number[answered], records.requests.last_token_s[answered])
+    requests = np.bincount(number[answered], minlength=count)
+    done = chosen & (requests == records.task_requests[first])
+    return Tasks(
+        int(chosen.sum()),
+        (ends - arrival_s[first])[done],
+        requests[done],
+        total(records.requests.input_tokens)[done],
+        total(records.requests.output_tokens)[done],
     )

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.metrics.client_metrics import ServedRequests, Sessions, served, sessions
+from simulator.metrics.client_metrics import ServedRequests, Sessions, Tasks, served, sessions, tasks
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.presence import Changes, changes, present_s
 from simulator.metrics.slo import Slo, meets_slo
@@ -106,6 +106,11 @@ class Sample:
     def sessions(self) -> Sessions | None:
         """Conversations; None where there are none."""
         return sessions(self.records, self.measured)
+
+    @cached_property
+    def tasks(self) -> Tasks | None:
+        """Tasks of agents; None where there are none."""
+        return tasks(self.records, self.measured)
 
     @cached_property
     def good(self) -> Bools | None:

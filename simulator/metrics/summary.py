@@ -45,7 +45,10 @@ def summarize_by_class(
     for index, name in enumerate(records.class_names):
         sample = Sample(records, window, slo, index)
         if sample.measured.any():
-            summaries[name] = {metric.key: metric.of(sample) for metric in chosen if metric.of is not None}
+            values = {metric.key: metric.of(sample) for metric in chosen if metric.of is not None}
+            summaries[name] = {
+                key: value for key, value in values.items() if not (value is None and METRICS[key].is_rare)
+            }
     return summaries
 
 

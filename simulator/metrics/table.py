@@ -13,10 +13,12 @@ from simulator.metrics.adapter_metrics import ADAPTER_METRICS
 from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
+from simulator.metrics.gateway_metrics import GATEWAY_METRICS
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.measured_sample import PERCENTILES, Sample
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.regret_metrics import REGRET_METRICS
+from simulator.metrics.task_metrics import TASK_METRICS
 from simulator.metrics.waits import saturated
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Status, TransferColumns
@@ -333,6 +335,8 @@ _TABLE = (
     *COPY_METRICS,
     *ADAPTER_METRICS,
     *REGRET_METRICS,
+    *TASK_METRICS,
+    *GATEWAY_METRICS,
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,

@@ -18,6 +18,7 @@ from simulator.results.records import (
     GapColumns,
     GroupSizes,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     RequestColumns,
@@ -28,7 +29,7 @@ from simulator.results.records import (
 )
 from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.results.rows import Sinks, rows_and_gaps, to_every_row
-from simulator.workload import Workload
+from simulator.workload import Workload, requests_of_tasks
 
 Watch = Callable[[RequestState, int, Status], None]
 """Told of each request as it ends, with its replica and how it ended."""
@@ -61,6 +62,7 @@ class Recorder:
         self._drafts = Table(_fields(DraftColumns))
         self.copies = Table(_fields(CopyColumns))
         self.regrets = Table(_fields(RegretColumns))  # of runs in one process
+        self.passages = Table(_fields(PassageColumns))  # likewise
         self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
@@ -92,7 +94,7 @@ class Recorder:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
         self.copies, self.reject_reasons, self.ended = state[6:]
-        self.regrets = Table(_fields(RegretColumns))
+        self.regrets, self.passages = Table(_fields(RegretColumns)), Table(_fields(PassageColumns))
         self._watching = ()
         self._progress = None
 
@@ -151,6 +153,7 @@ class Recorder:
             copies=self._copy_columns(),
             adapters=self._adapter_columns(),
             regrets=RegretColumns(**self.regrets.columns()) if len(self.regrets) else None,
+            passages=PassageColumns(**self.passages.columns()) if len(self.passages) else None,
         )
 
     def _draft_columns(self) -> DraftColumns | None:
@@ -187,11 +190,14 @@ class Recorder:
 
 
 def _sessions(workload: Workload) -> dict[str, Any]:
-    """The session of each request, and its place there: as the workload says, or in order of arrival."""
-    names = workload.session_ids
-    if names is None or not any(name is not None for name in names):
-        return {}
-    return {"session_ids": tuple(names), "turns": workload.session_turns()}
+    """The session of each request, and its place there: as the workload says, or in order of arrival; its task."""
+    found: dict[str, Any] = {}
+    names, tasks, of_task = workload.session_ids, workload.task_ids, workload.task_requests
+    if names is not None and any(name is not None for name in names):
+        found |= {"session_ids": tuple(names), "turns": workload.session_turns()}
+    if tasks is not None and any(name is not None for name in tasks):
+        found |= {"task_ids": tuple(tasks), "task_requests": requests_of_tasks(tasks) if of_task is None else of_task}
+    return found
 
 
 def _one(parts: list[Column]) -> Column:

@@ -39,11 +39,22 @@ class Status(IntEnum):
 
 
 class Cause(Enum):
-    """Why a request was rejected: only a full queue is worth another try."""
+    """Why a request was rejected; only one that could never be served is not worth another try."""
 
     TOO_LARGE = "too large"  # it could never be served here
     QUEUE_FULL = "the queue is full"
     TOKENS_FULL = "the queue is full of tokens"
+    EXPIRED = "it waited too long at the gateway"
+
+
+class Passage(IntEnum):
+    """How a request left the gateway: to a replica, shed on arrival, expired, with its client, or not at all."""
+
+    DISPATCHED = 0
+    SHED = 1
+    EXPIRED = 2
+    LEFT = 3
+    WAITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +208,15 @@ class RegretColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class PassageColumns:
+    """One entry a request that came to a gateway with flow control, as it left."""
+
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    wait_s: Annotated[Floats, doc("spent in the gateway's queue")]
+    passage: Annotated[Ints, doc("0: to a replica, 1: shed on arrival, 2: expired, 3: its client left, 4: none")]
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterColumns:
     """One entry an admission of a request with an adapter, by request and time."""
 
@@ -249,6 +269,8 @@ class Records(StoredColumns):
     calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
     session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
+    task_ids: tuple[str | None, ...] | None = None  # None: no request is part of an agent's task
+    task_requests: Ints | None = None  # requests of its task, arrived or not; None like `task_ids`
     front_end_s: Floats | float = 0.0  # of each request, added to its first_token_s and last_token_s; 0.0: of none
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
@@ -257,6 +279,7 @@ class Records(StoredColumns):
     copies: CopyColumns | None = None  # None: nothing is stored on a host
     adapters: AdapterColumns | None = None  # None: no request has an adapter
     regrets: RegretColumns | None = None  # None: the router's regret was not asked for
+    passages: PassageColumns | None = None  # None: no gateway with flow control
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:

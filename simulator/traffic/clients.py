@@ -132,7 +132,7 @@ class Clients:
             attempt = waiting.attempt
             self._follow(attempt.source, self._sources[attempt.source].answered(attempt.row, at_s))
         else:
-            self._fail(waiting, at_s, may_retry=cause in (Cause.QUEUE_FULL, Cause.TOKENS_FULL))
+            self._fail(waiting, at_s, may_retry=cause not in (None, Cause.TOO_LARGE))
         self._ask()
 
     def _left_s(self, waiting: _Waiting, row: int, end_s: float) -> float:

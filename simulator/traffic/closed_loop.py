@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.traffic.script import followers, places_in_class
+from simulator.traffic.script import Following, places_in_class
 from simulator.traffic.source import Call
 from simulator.workload import ClosedLoop, Workload
 
@@ -22,6 +22,8 @@ class Users:
         self._loop = loop
         self._taken = 0  # chains
         self._numbers: list[int] | None = None
+        self._following: Following | None = None
+        self._over: set[int] = set()  # chains with joins that ended before their last request, by their first row
         self._grow(max(_LEAST, 2 * loop.concurrency) if loop.requests is None else loop.requests)
 
     @property
@@ -39,12 +41,20 @@ class Users:
         yield from sorted(calls)
 
     def answered(self, row: int, at_s: float) -> list[Call]:
-        later = self._followers.get(row)
-        if later is None:
+        assert self._following is not None
+        if row not in self._following.followers:
             return self._next(at_s)
-        return [Call(at_s + self._delay_s.item(each), each) for each in later]
+        return self._following.calls(row, at_s)
 
     def failed(self, row: int, at_s: float) -> list[Call]:
+        if self._rows.also_after is not None:  # other parts of the chain go on, and may fail too
+            assert self._rows.after_row is not None
+            first = row
+            while (before := self._rows.after_row.item(first)) >= 0:
+                first = before
+            if first in self._over:
+                return []
+            self._over.add(first)
         return self._next(at_s)
 
     def _next(self, at_s: float) -> list[Call]:
@@ -66,4 +76,7 @@ class Users:
         self._delay_s = delay_s
         end = self._loop.requests
         self._firsts: list[int] = np.flatnonzero(after[:end] < 0).tolist()
-        self._followers = {row: later for row, later in followers(self._rows).items() if end is None or later[-1] < end}
+        if self._following is None:
+            self._following = Following(self._rows, end)
+        else:
+            self._following.take(self._rows, end)

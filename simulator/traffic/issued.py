@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.request import Request
 from simulator.results.records import CallColumns
-from simulator.workload import Workload
+from simulator.workload import Workload, requests_of_tasks
 
 _COLUMNS = ("input_tokens", "output_tokens", "max_tokens", "priority", "class_index")
 
@@ -58,6 +58,8 @@ class Issued:
         names: list[str] = [""] * len(row)
         sessions: list[str | None] = [None] * len(row)
         turns = np.ones(len(row), dtype=np.int64)
+        tasks: list[str | None] = [None] * len(row)
+        task_requests = np.zeros(len(row), dtype=np.int64)
         for index, rows in enumerate(sources):
             mine = np.flatnonzero(source == index)
             for name in _COLUMNS:
@@ -68,6 +70,10 @@ class Issued:
                 names[here] = attempt_id(rows.request_id(there), self._attempt[here])
                 if rows.session_ids is not None:
                     sessions[here] = rows.session_ids[there]
+                if rows.task_ids is not None:
+                    tasks[here] = rows.task_ids[there]
+            if rows.task_ids is not None:
+                task_requests[mine] = requests_of_tasks(rows.task_ids)[row[mine]]
         in_sessions = any(name is not None for name in sessions)
         return Workload(
             arrival_s=np.array(self._arrival_s, dtype=np.float64),
@@ -76,6 +82,8 @@ class Issued:
             request_ids=names,
             session_ids=sessions if in_sessions else None,
             turns=turns if in_sessions else None,
+            task_ids=tasks if task_requests.any() else None,
+            task_requests=task_requests if task_requests.any() else None,
         )
 
 

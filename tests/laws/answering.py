@@ -1,4 +1,4 @@
-"""Random traffic that answers back, for the laws: conversations that branch, closed loops, timeouts, retries."""
+"""Random traffic that answers back, for the laws: conversations that branch and join, closed loops, impatience."""
 
 from __future__ import annotations
 
@@ -68,6 +68,11 @@ def answering(draw: st.DrawFn, name: str, *, max_requests: int = 10) -> Answerin
     count = len(workload)
     delays = st.sampled_from([0.0, 0.0, 0.0, 0.005, 0.0173, 0.1])
     after = [draw(st.integers(-1, row - 1)) if draw(st.booleans()) else -1 for row in range(count)]
+    joins = draw(st.booleans())
+    others = [
+        tuple(draw(st.sets(st.integers(0, row - 1), max_size=3)) - {before}) if joins and before >= 0 else ()
+        for row, before in enumerate(after)
+    ]
     endless = draw(st.sampled_from([None, None, False, True]))
     loops = () if endless is None else (draw(_loops(workload, endless=endless)),)
     workload = replace(
@@ -75,6 +80,7 @@ def answering(draw: st.DrawFn, name: str, *, max_requests: int = 10) -> Answerin
         class_index=np.array([draw(st.integers(0, 1)) for _ in range(count)], dtype=np.int64),
         class_names=("a", "b"),
         after_row=np.array(after, dtype=np.int64),
+        also_after=others if joins else None,
         delay_s=np.array([draw(delays) if row >= 0 else 0.0 for row in after]),
         clients=(draw(_clients(1)), draw(_clients(2))) if draw(st.booleans()) else (),
         loops=loops,

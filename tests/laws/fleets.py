@@ -31,8 +31,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"block_size": 4, "temperature": 0.5, "overlap_score_credit": 2.0, "decode_active_request_weight": 1.0},
     ],
     "llm_d": [{"block_size": 2, "max_blocks": 9}, {"block_size": 4, "queue": 0.0, "kv": 0.0, "lora": 1.0}],
-    "prefix_hash": [{"prefix_tokens": 2, "virtual_nodes": 3}, {"prefix_tokens": 4, "load_factor": 1.0}],
+    "prefix_hash": [{"prefix_tokens": 2, "virtual_nodes": 3}, {"prefix_tokens": 4, "overflow": "ring"}],
     "ray_prefix_aware": [{"block_size": 2, "imbalanced_threshold": 1}, {"block_size": 1, "max_blocks": 9}],
+    "sglang_cache_aware": [{"block_size": 1, "balance_abs_threshold": 1}, {"max_tree_size": 9, "block_size": 1}],
+    "vllm_prefix_aware": [{"block_size": 2}, {"block_size": 1, "max_blocks": 9}],
     "weighted": [
         {"block_size": 2, "queue": 1.0, "session": 0.5},
         {"kv": 3.0, "prefix": 0.0},

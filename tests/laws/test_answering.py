@@ -132,7 +132,7 @@ def served_s(case: Answering, records: Records) -> dict[str, float]:
 
 
 def turns_follow_answers(case: Answering, records: Records) -> None:
-    """What follows an answer comes exactly its delay later, and comes at all if and only if there is an answer."""
+    """What follows answers comes exactly its delay after the last, and comes at all if and only if there are all."""
     workload, requests, calls = case.workload, records.requests, records.calls
     assert records.request_ids is not None
     assert calls is not None
@@ -143,10 +143,9 @@ def turns_follow_answers(case: Answering, records: Records) -> None:
     for there, before in enumerate(workload.after_row.tolist()):
         if before < 0:
             due_s = float(workload.arrival_s[there])
-        elif str(before) in served:
-            due_s = served[str(before)] + float(workload.delay_s[there])
         else:
-            due_s = inf
+            waits = (before, *(() if workload.also_after is None else workload.also_after[there]))
+            due_s = max(served.get(str(each), inf) for each in waits) + float(workload.delay_s[there])
         if due_s < workload.until_s:
             assert float(requests.arrival_s[rows[str(there)]]) == pytest.approx(due_s, abs=1e-12)
         else:

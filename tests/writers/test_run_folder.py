@@ -46,7 +46,8 @@ def test_every_column_is_told() -> None:
     records = tell(3, requests=8).records()
     count = len(records.requests.row)
     calls = CallColumns(np.ones(count, np.int64), np.arange(count), np.full(count, np.nan))
-    full = replace(records, calls=calls, session_ids=(None,) * count, turns=np.ones(count, np.int64))
+    ones, nones = np.ones(count, np.int64), (None,) * count
+    full = replace(records, calls=calls, session_ids=nones, turns=ones, task_ids=nones, task_requests=ones)
     assert list(REQUEST_COLUMNS) == list(request_columns(full))
     assert list(STEP_COLUMNS) == list(step_columns(full))
     assert list(REPLICA_COLUMNS) == list(replica_columns(full))

@@ -1,11 +1,9 @@
 """Disaggregated runs of real servers (prefill and decode on workers of their own) as scenarios, and their errors.
 
-A row says how many workers prefill and decode, and the parallel sizes of each. Three things that a fleet's groups which
-prefill or decode cannot do are written in another way. A decoding rank of attention data parallel is a replica of its
-own that holds its share of the experts, with as many active for a token: it computes as many pairs of token and expert
-as a rank does on average, and the exchange of tokens costs nothing. Ranks that prefill for decoders in tensor parallel
-are a worker in tensor parallel. Schedulers and kernels are vLLM's, steps are synchronous, and the host is that of the
-row's engine when it schedules asynchronously.
+A row says how many workers prefill and decode, and the parallel sizes of each. A worker in tensor parallel is a
+replica. One with attention data parallel is a group whose replicas, its ranks, share the experts and step together.
+Policy, kernels and host are those of the row's engine; a step is planned while the one before runs. Every GPU that
+prefills has a port of 400 Gbit/s for the KV that it sends.
 """
 
 import math
@@ -20,10 +18,13 @@ from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
-from simulator.policies import server_of
 
 WAVES = 2
 """So many times the concurrency are the requests of a run."""
+PORT_GB_S = 50.0
+DECODES_ONLY = {"step_s": 0.31e-3}
+"""The host of an SGLang worker that only decodes: one request before a mocked device (`SERVER` of the policy). The
+1.7 ms that are its default were fitted to servers that prefill and decode."""
 PREFILLS, DECODES = "prefill", "decode"
 SIZES = ("num_workers", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 SETTING = (
@@ -118,48 +119,42 @@ def scenario_apart(apart: Apart, waves: int = WAVES) -> dict[str, Any] | None:
     found = scenario_of(row, waves)
     if found is None:
         return None
-    memory, engine = found.pop("hardware"), found["engine"]
-    memory.pop("enable_expert_parallel", None)
-    experts = load(found | {"hardware": {"gpu": memory["gpu"]}}).resolve_model().experts
-    ranks = apart.decode.data_parallel
-    if experts and ranks > 1:
-        found["model"] = {**found["model"], "experts": max(1, experts // ranks)}
-    host = server_of(engine["policy"]).host(engine.get("version"), async_scheduling=True)
+    hardware = found.pop("hardware")
+    hardware.pop("enable_expert_parallel", None)
+    has_experts = load(found | {"hardware": {"gpu": hardware["gpu"]}}).resolve_model().experts > 0
     users = math.ceil(row.concurrency / apart.decode.count)
     fleet = [
-        *_groups(PREFILLS, apart.prefill, memory, row.concurrency, experts > 0, ranks > 1),
-        *_groups(DECODES, apart.decode, memory, users, experts > 0, ranks > 1),
+        *_groups(PREFILLS, apart.prefill, hardware, row.concurrency, has_experts),
+        *_groups(DECODES, apart.decode, hardware, users, has_experts),
     ]
-    del found["replicas"]
+    if row.engine == "sglang":
+        fleet = [{**group, **({"host": DECODES_ONLY} if group["role"] == DECODES else {})} for group in fleet]
+    del found["replicas"], found["engine"]["max_num_seqs"]
     return {
         **found,
-        "hardware": {"gpu": memory["gpu"]},
-        "host": {"step_s": host.step_s, "per_seq_s": host.per_seq_s},
-        "engine": {
-            "policy": "vllm",
-            "async_scheduling": False,
-            "max_num_batched_tokens": engine["max_num_batched_tokens"],
-            "enable_prefix_caching": False,
-        },
+        "hardware": {"gpu": hardware["gpu"]},
+        "engine": {**found["engine"], "async_scheduling": True, "enable_prefix_caching": False},
         "fleet": fleet,
+        "kv_transfer": {
+            "bandwidth_gb_s": PORT_GB_S * apart.prefill.count * apart.prefill.gpus,
+            **({"connector": "nixl"} if row.engine == "vllm" else {}),
+        },
         "router": "least_loaded",
     }
 
 
 def _groups(
-    role: str, workers: Workers, memory: Mapping[str, Any], users: int, has_experts: bool, by_rank: bool
+    role: str, workers: Workers, hardware: Mapping[str, Any], users: int, has_experts: bool
 ) -> Iterator[dict[str, Any]]:
-    """The groups of equal workers of so many users each: one by one where a worker's GPUs hold whole experts."""
-    ranks = workers.data_parallel if by_rank else 1
-    group = {"role": role, "engine": {"max_num_seqs": max(1, math.ceil(users / ranks))}}
-    gpus = workers.gpus // ranks
-    hardware = {**memory, "tensor_parallel": gpus}
-    if has_experts and not by_rank and gpus > 1 and workers.moe_expert > 1:
-        hardware["enable_expert_parallel"] = True
+    """The groups of equal workers of so many users each: one by one where a worker's GPUs share the experts."""
+    ranks = workers.data_parallel
+    group = {"role": role, "engine": {"max_num_seqs": max(1, math.ceil(users / ranks))}, "replicas": ranks}
+    sizes = {**hardware, "tensor_parallel": workers.tensor_parallel}
+    if has_experts and workers.gpus > 1 and (ranks > 1 or workers.moe_expert > 1):
         for place in range(workers.count):
-            yield {"name": f"{role}-{place}", **group, "hardware": hardware}
+            yield {"name": f"{role}-{place}", **group, "hardware": {**sizes, "enable_expert_parallel": True}}
     else:
-        yield {"name": role, **group, "hardware": hardware, "replicas": ranks * workers.count}
+        yield {"name": role, **group, "hardware": sizes, "replicas": ranks * workers.count}
 
 
 def score_apart(apart: Apart) -> Scored:

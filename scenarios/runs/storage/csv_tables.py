@@ -20,7 +20,7 @@ from simulator.results.records import Floats, Ints
 Column = Floats | Ints | list[str]
 CHUNK_ROWS = 4096  # formatted at once: as text, a row takes two kilobytes of memory
 PART_ROWS = 16 * CHUNK_ROWS  # in memory at once, of a table that lies in files
-TEXTS = ("request_id", "class", "status", "reject_reason", "session_id", "retry_of")
+TEXTS = ("request_id", "class", "status", "reject_reason", "session_id", "task_id", "retry_of")
 _MUST_QUOTE = ',"\r\n'
 _PLAIN = (1e-4, 1e16)  # from here to there `repr` writes a float without an exponent
 

@@ -41,6 +41,7 @@ from simulator.results.records import (
     CopyColumns,
     DraftColumns,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     TransferColumns,
@@ -58,6 +59,7 @@ LIVES = "lives.csv.gz"  # of replicas whose number changes
 DRAFTS = "drafts.csv.gz"  # of requests: how many drafts were verified and accepted
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
 COPIES = "copies.csv.gz"  # of KV between GPUs and host
+PASSAGES = "passages.csv.gz"  # of requests that came to a gateway with flow control: their wait there, how they left
 REGRETS = "regrets.csv.gz"  # of requests whose router was asked for its regret: what the best replica had
 ADAPTERS = "adapters.csv.gz"  # of requests that ask for one: which had to be loaded, how long requests were shut out
 PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
@@ -131,6 +133,7 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
     ),
     COPIES: ("A row a copy of KV between the GPUs and their host, where KV is offloaded.", described(CopyColumns)),
     ADAPTERS: ("A row each time that a request with an adapter enters the batch.", described(AdapterColumns)),
+    PASSAGES: ("A row a request, as they left the gateway, with `flow_control`.", described(PassageColumns)),
     REGRETS: ("A row a request, in the order of the choices, with `router: {regret: true}`.", described(RegretColumns)),
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
@@ -262,6 +265,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
         tables[ADAPTERS] = plain_columns(records.adapters)
     if records.regrets is not None:
         tables[REGRETS] = plain_columns(records.regrets)
+    if records.passages is not None:
+        tables[PASSAGES] = plain_columns(records.passages)
     return tables
 
 

@@ -18,6 +18,7 @@ from simulator.results.records import (
     DraftColumns,
     Ints,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     RequestColumns,
@@ -34,6 +35,7 @@ T = TypeVar(
     DraftColumns,
     CopyColumns,
     AdapterColumns,
+    PassageColumns,
     RegretColumns,
     PrefixColumns,
     RowColumns,
@@ -89,6 +91,15 @@ def _turns(part: _Part) -> Ints | None:
     return None if part.run.turns is None else part.run.turns[part.part]
 
 
+def _tasks(part: _Part) -> list[str] | None:
+    ids = part.run.task_ids
+    return None if ids is None else [task or "" for task in ids[part.part]]
+
+
+def _task_requests(part: _Part) -> Ints | None:
+    return None if part.run.task_requests is None else part.run.task_requests[part.part]
+
+
 def _call(name: str) -> Callable[[_Part], Column | None]:
     """A column of the attempts; none without clients that answer back."""
     return lambda part: None if (calls := part.run.calls) is None else getattr(calls, name)[part.part]
@@ -122,6 +133,8 @@ _REQUESTS: Mapping[str, _Told] = {
     "reject_reason": _Told("", "why it was rejected", _reasons),
     "session_id": _Told("", "its conversation; the column is there where there are any", _sessions),
     "turn": _Told("", "its place in the conversation, from 1", _turns),
+    "task_id": _Told("", "its agent's task; the column is there where there are any", _tasks),
+    "task_requests": _Told("", "requests of that task, arrived or not", _task_requests),
     "attempt": _Told(*_CALLS["attempt"], _call("attempt")),
     "retry_of": _Told("", "the `request_id` of the first attempt; empty for that itself", _retry_of),
     "left_s": _Told(*_CALLS["left_s"], _call("left_s")),
@@ -147,10 +160,13 @@ def calls_from(table: Mapping[str, Any]) -> CallColumns | None:
 
 
 def sessions_from(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sessions of the requests' table, as `Records` has them."""
-    if "session_id" not in table:
-        return {}
-    return {"session_ids": tuple(session or None for session in table["session_id"]), "turns": table["turn"]}
+    """Return the sessions and tasks of the requests' table, as `Records` has them."""
+    found: dict[str, Any] = {}
+    for name, count in (("session_id", "turn"), ("task_id", "task_requests")):
+        if name in table:
+            found[f"{name}s"] = tuple(text or None for text in table[name])
+            found["turns" if count == "turn" else count] = table[count]
+    return found
 
 
 def step_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
@@ -177,6 +193,7 @@ def plain_columns(
     | DraftColumns
     | CopyColumns
     | AdapterColumns
+    | PassageColumns
     | RegretColumns
     | PrefixColumns,
 ) -> dict[str, Column]:

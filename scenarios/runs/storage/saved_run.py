@@ -21,6 +21,7 @@ from scenarios.runs.storage.run_folder import (
     DRAFTS,
     FORMAT,
     LIVES,
+    PASSAGES,
     PREFIXES,
     REGRETS,
     REQUESTS,
@@ -40,6 +41,7 @@ from simulator.results.records import (
     GapColumns,
     GroupSizes,
     LifeColumns,
+    PassageColumns,
     Records,
     RegretColumns,
     RequestColumns,
@@ -51,7 +53,15 @@ from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
 Rare = TypeVar(
-    "Rare", LifeColumns, TransferColumns, DraftColumns, CopyColumns, AdapterColumns, RegretColumns, PrefixColumns
+    "Rare",
+    LifeColumns,
+    TransferColumns,
+    DraftColumns,
+    CopyColumns,
+    AdapterColumns,
+    PassageColumns,
+    RegretColumns,
+    PrefixColumns,
 )
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
@@ -100,6 +110,7 @@ def read_run(folder: Path) -> SavedRun:
         copies=optional(COPIES, CopyColumns),
         adapters=optional(ADAPTERS, AdapterColumns),
         regrets=optional(REGRETS, RegretColumns),
+        passages=optional(PASSAGES, PassageColumns),
     )
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)

@@ -8,7 +8,7 @@ estimated. (AIPerf, "Trace Replay with Mooncake Traces")
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.formats.mooncake import LENGTHS
+from scenarios.traces.formats.mooncake import AGENTIC, LENGTHS
 from scenarios.traces.rows import (
     CHARACTERS_A_TOKEN,
     Row,
@@ -83,12 +83,12 @@ FORMAT = TraceFormat(
     title="AIPerf's Mooncake dialect (sessions, `delay`, `text_input`)",
     open=_open,
     json=(
-        Signature(("delay",), lacks=("timestamp",)),
+        Signature(("delay",), lacks=("timestamp", *AGENTIC)),
         Signature(("text_input",), lacks=("input_length",)),
         Signature(("messages", "output_length"), lacks=("input_length",)),
-        Signature(("session_id", "input_length", "output_length"), lacks=("timestamp", "chat_id")),
-        Signature((*LENGTHS, "session_id"), lacks=("hash_ids", "chat_id")),
-        Signature((*LENGTHS, "hash_ids", "session_id"), lacks=("chat_id",)),
+        Signature(("session_id", "input_length", "output_length"), lacks=("timestamp", "chat_id", *AGENTIC)),
+        Signature((*LENGTHS, "session_id"), lacks=("hash_ids", "chat_id", *AGENTIC)),
+        Signature((*LENGTHS, "hash_ids", "session_id"), lacks=("chat_id", *AGENTIC)),
     ),
     json_if_asked=(Signature(()),),
     times="timestamp and delay are numbers of milliseconds",

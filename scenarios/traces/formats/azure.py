@@ -6,8 +6,11 @@ The years differ in how they write a date-time: 7 fractional digits and no offse
 "T", 3 digits and "Z". Widths may mix within a file.
 """
 
+from collections.abc import Sequence
+
 from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
+from scenarios.traces.plain_rows import PlainRows, counts, fields_of, stamps_ns
 from scenarios.traces.rows import Row, count, csv_fields, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -29,7 +32,19 @@ def _open(head: Head) -> OpenTrace:
             None if images is None else {"num_images": count(fields[images], "NumImages")},
         )
 
-    return OpenTrace(head.rows, parse, "utc", remarks=stamps.remarks)
+    def parse_plain(texts: Sequence[str]) -> PlainRows | None:
+        fields = fields_of(texts, width)
+        if fields is None or (inputs := counts(fields[context])) is None or (got := counts(fields[generated])) is None:
+            return None
+        offset = next((each for each in ("Z", "+00:00") if fields[when][0].endswith(each)), "")
+        arrivals = stamps_ns(fields[when], offset)
+        if arrivals is None:
+            return None
+        stamps.count(len(texts), bool(offset))
+        return PlainRows(arrivals, inputs, got)
+
+    plain = parse_plain if images is None else None
+    return OpenTrace(head.rows, parse, "utc", remarks=stamps.remarks, parse_plain=plain)
 
 
 _RAW = "https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data"

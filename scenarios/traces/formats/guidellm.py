@@ -5,7 +5,7 @@ whole numbers in steps of `MS_STEP` and more are milliseconds, anything else is 
 """
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TimeUnit, TraceFormat
-from scenarios.traces.formats.mooncake import LENGTHS, MS_STEP, given_unit, open_as, sampled_stamps, usual_step
+from scenarios.traces.formats.mooncake import AGENTIC, LENGTHS, MS_STEP, given_unit, open_as, sampled_stamps, usual_step
 from simulator.errors import InputError
 
 
@@ -42,7 +42,7 @@ FORMAT = TraceFormat(
     name="guidellm",
     title="GuideLLM trace_synthetic",
     open=_open,
-    json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids", "session_id")),),
+    json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids", "session_id", *AGENTIC)),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of seconds",
     also="times may be milliseconds, by their steps",

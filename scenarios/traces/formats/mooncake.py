@@ -13,6 +13,9 @@ from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, Source,
 from scenarios.traces.rows import Row, RowError, integers, json_object, split_csv, ticks_ns, tokens, word
 from simulator.errors import InputError
 
+AGENTIC = ("wait_for", "branches", "prefix_reset", "tool_wait_ms")
+"""Keys of Dynamo's agentic layout, which has Mooncake's besides."""
+
 LENGTHS = ("timestamp", "input_length", "output_length")
 MS_STEP = 50
 """Whole stamps whose usual step is at least this are milliseconds."""
@@ -101,7 +104,7 @@ FORMAT = TraceFormat(
     name="mooncake",
     title="Mooncake's traces",
     open=_open,
-    json=(Signature((*LENGTHS, "hash_ids"), lacks=("chat_id", "session_id")),),
+    json=(Signature((*LENGTHS, "hash_ids"), lacks=("chat_id", "session_id", *AGENTIC)),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of milliseconds",
     also="`hash_ids` of 512 tokens, or of the size that their numbers fit",

@@ -7,17 +7,19 @@ many tokens there are where the counts are left out. `deadline_s` counts from th
 `patience_s`, after which a client that has not its whole answer leaves. `data_parallel_rank` is the rank that the
 client asks for, which the router `vllm_dp` gives it, and `lora` the adapter. A request with `after_request_id`
 follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is where an open replay
-puts it.
+puts it. `after_request_ids` names several, a list in JSON Lines and separated by spaces in CSV: the request follows the
+last of their answers. `task_id` names the task of an agent that the request is part of.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from scenarios.traces.date_times import dated
-from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
+from scenarios.traces.format import UNIT_NS, Clock, Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.images import pictures
+from scenarios.traces.plain_rows import ParsePlain, PlainRows, counts, fields_of, seconds_of, words
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -29,6 +31,7 @@ from scenarios.traces.rows import (
     integer,
     integers,
     json_object,
+    name_list,
     real,
     tokens,
     word,
@@ -82,7 +85,10 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "lora": word,
     "images": pictures,
     "accepted_drafts": drafts,
+    "after_request_ids": name_list,
+    "task_id": word,
 }
+_NAMES = {"request_id", "class", "session_id", "lora"}  # optional columns that no rule binds to another
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
 
 
@@ -95,7 +101,9 @@ def _open(head: Head) -> OpenTrace:
             dates = dated(_first_arrival(head, first[1]), "arrival_time_s", head.file)
     arrives, remarks = (_arrivals_in(head.time_unit), list) if dates is None else dates
     parse = (_csv_parser if head.kind == "csv" else _json_parser)(head, arrives)
-    return OpenTrace(rows, parse, "run" if dates is None else "utc", remarks=remarks)
+    plain = _plain_parser(head) if arrives is seconds and head.kind == "csv" else None
+    clock: Clock = "run" if dates is None else "utc"
+    return OpenTrace(rows, parse, clock, remarks=remarks, parse_plain=plain)
 
 
 def _first_arrival(head: Head, text: str) -> object:
@@ -131,6 +139,24 @@ def _csv_parser(head: Head, arrives: Callable[[Any, str], float]) -> ParseRow:
         )
 
     return parse
+
+
+def _plain_parser(head: Head) -> ParsePlain | None:
+    """The parser of many rows, whose optional columns are names alone; None where there are others."""
+    arrival, inputs, outputs = (head.positions[name] for name in REQUIRED)
+    named = {name: head.positions[name] for name in OPTIONAL if name in head.positions}
+    if not named.keys() <= _NAMES:
+        return None
+
+    def parse_plain(texts: Sequence[str]) -> PlainRows | None:
+        fields = fields_of(texts, len(head.names))
+        if fields is None or (times := seconds_of(fields[arrival], LATEST_S)) is None:
+            return None
+        if (prompts := counts(fields[inputs])) is None or (answers := counts(fields[outputs])) is None:
+            return None
+        return PlainRows(times, prompts, answers, {name: words(fields[place]) for name, place in named.items()})
+
+    return parse_plain
 
 
 def _json_parser(head: Head, arrives: Callable[[Any, str], float]) -> ParseRow:
@@ -180,7 +206,10 @@ def _check(extra: Extra, input_tokens: int) -> None:
         raise RowError("images leave no token of input_tokens behind them", input_tokens)
     if "hash_block_size" in extra and "block_hashes" not in extra:
         raise RowError("hash_block_size without block_hashes")
-    if "delay_s" in extra and "after_request_id" not in extra:
+    several = "after_request_ids" in extra
+    if several and "after_request_id" in extra:
+        raise RowError("both after_request_id and after_request_ids")
+    if "delay_s" in extra and "after_request_id" not in extra and not several:
         raise RowError("delay_s without an after_request_id")
 
 

@@ -149,7 +149,7 @@ class SpeculativeReplica(Replica):
         if self.changed is not None:
             self.changed(self.index)
         if self.imports is not None:
-            self.imports.settle()
+            self.imports.settle(now_s)
         self._viewer.look(now_s)
         plan = self._ask(self._view)
         if not isinstance(plan, StepPlan):

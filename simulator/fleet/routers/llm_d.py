@@ -1,10 +1,14 @@
 """The endpoint picker of llm-d and of the Gateway API Inference Extension, in its default profile.
 
-It scores queue, use of KV, and the share of the prompt that it sent to a server before; `simulator/fleet/scorers.py`
-names the files. Weights 2, 2 and 3 are those of its default profile (docs of the prefix-cache plugin: weight 3 beside 2
-and 2). Of each server it remembers the 31,250 blocks used last (`lruCapacityPerServer`), and of a prompt it looks at
-the first 256 blocks (`maxPrefixBlocksToMatch`). It scrapes its metrics every 50 ms: the usual `signal_interval_s` here.
-It is not run here: these are its rules.
+Scores and weights are those of llm-d-router: `simulator/fleet/scorers.py` names the files of the scores, the weights
+2, 2 and 3 stand in pkg/epp/config/loader/defaults.go (`loadDefaultConfig`, 0b59e4ed), in whose order they are added up.
+What it remembers of prompts is that of its `approx-prefix-cache-producer` (pkg/epp/framework/plugins/requestcontrol/
+dataproducer/approximateprefix/, 09a534fc): blocks of 64 tokens at least (`minBlockSizeTokens` in plugin.go) of the
+first 131,072 tokens (`defaultMaxPrefixTokens` in types.go). Of each server it keeps as many blocks as the server says
+to have (`autoTune`, `makeserver`), or `lruCapacityPerServer`. A prompt's first block counts as used before its last
+(`Add` in indexer.go), so it is the first to be forgotten; what a server has need not be a prefix
+(`matchLongestPrefix`). A last block that is not full counts in the prompt's blocks; here it is never found again. It
+scrapes its metrics every 50 ms: the usual `signal_interval_s` here.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.prompt_table import PromptTable
-from simulator.fleet.routers.prefix_affinity import BlockSize, MaxBlocks
+from simulator.fleet.routers.prefix_affinity import BlockSize
 from simulator.fleet.scorers import HighestInTurn, kv_scores, lora_scores, prefix_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 
@@ -40,11 +44,13 @@ class LlmD:
     queue: Annotated[Factor, doc("weight of a short queue")] = 2.0
     kv: Annotated[Factor, doc("weight of free KV blocks")] = 2.0
     lora: Annotated[Factor, doc("weight of having requests of the adapter")] = 0.0
-    max_prefix_blocks: Annotated[
-        int, Ge(1), Le(10**9), Unit("blocks"), doc("blocks of a prompt that are looked at")
-    ] = 256
-    block_size: BlockSize = 16
-    max_blocks: MaxBlocks = 31_250
+    max_prefix_tokens: Annotated[
+        int, Ge(1), Le(10**9), Unit("tokens"), doc("tokens of a prompt that are looked at")
+    ] = 131_072
+    block_size: BlockSize = 64
+    max_blocks: Annotated[
+        int, Ge(0), Le(10**9), Unit("blocks"), doc("blocks remembered of a replica; 0: as many as it has of its own")
+    ] = 0
     _table: PromptTable = field(init=False, repr=False)
     _picker: HighestInTurn = field(init=False, repr=False, default_factory=HighestInTurn)
 
@@ -55,14 +61,16 @@ class LlmD:
         self._table = PromptTable(self.block_size, self.max_blocks)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        keys = self._table.keys(request)[: self.max_prefix_blocks] if self.prefix else []
+        most = self.max_prefix_tokens // self.block_size
+        keys = self._table.keys(request)[:most] if self.prefix else []
+        blocks = min(most, -(-request.input_tokens // self.block_size))
         scores = [
-            (self.prefix, prefix_scores(self._table.shares(keys), len(keys), replicas)),
             (self.queue, queue_scores(replicas)),
             (self.kv, kv_scores(replicas)),
+            (self.prefix, prefix_scores(self._table.held(keys), blocks, replicas)),
         ]
         if self.lora:
             scores.append((self.lora, lora_scores(request.lora, replicas)))
         chosen = self._picker.pick(weighted_sum(scores), replicas)
-        self._table.add(keys, chosen.index)
+        self._table.add(keys[::-1], chosen.index, most=self.max_blocks or chosen.num_blocks)
         return chosen

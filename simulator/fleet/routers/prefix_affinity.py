@@ -1,9 +1,8 @@
 """The replica that knows the longest beginning of the prompt, unless the loads are too unequal.
 
-After the router of SGLang (`cache_aware`, sgl-router/src/policies/cache_aware.rs), whose thresholds these are, with the
-defaults of its command line. Differences: it works in blocks of tokens rather than in characters; it forgets a
-replica's blocks one by one as they become too many, not at intervals; where no prompt is similar enough it takes the
-replica with the fewest unfinished requests, where SGLang's takes the one with the smallest tree.
+After the router of SGLang, whose thresholds these are, with the defaults of its command line; `sglang_cache_aware` is
+that router itself. Differences: of replicas that know equally much this one takes the least loaded; it forgets a
+replica's blocks one by one as they become too many, not at intervals; and it may know what the caches hold.
 """
 
 from __future__ import annotations
@@ -30,6 +29,12 @@ Knowledge = Annotated[
 BlockSize = Annotated[int, Ge(1), Le(2**20), Unit("tokens"), doc("tokens in a block of the router's own memory")]
 MaxBlocks = Annotated[int, Ge(1), Le(10**9), Unit("blocks"), doc("blocks that the router remembers of each replica")]
 
+CacheThreshold = Annotated[
+    float, Ge(0), Le(1), doc("share of the prompt that a replica must know, so that the router prefers it")
+]
+AbsThreshold = Annotated[CountOrZero, Unit("requests"), doc("largest difference of loads that the router accepts")]
+RelThreshold = Annotated[float, Ge(1), Le(1e9), doc("largest ratio of loads that the router accepts")]
+
 
 @dataclass(slots=True)
 class PrefixAffinity:
@@ -42,13 +47,9 @@ class PrefixAffinity:
     """
 
     knowledge: Knowledge = "approximate"
-    cache_threshold: Annotated[
-        float, Ge(0), Le(1), doc("share of the prompt that a replica must know, so that the router prefers it")
-    ] = 0.3
-    balance_abs_threshold: Annotated[
-        CountOrZero, Unit("requests"), doc("largest difference of loads that the router accepts")
-    ] = 64
-    balance_rel_threshold: Annotated[float, Ge(1), Le(1e9), doc("largest ratio of loads that the router accepts")] = 1.5
+    cache_threshold: CacheThreshold = 0.3
+    balance_abs_threshold: AbsThreshold = 64
+    balance_rel_threshold: RelThreshold = 1.5
     block_size: BlockSize = 16
     max_blocks: MaxBlocks = 1_000_000
     _table: PromptTable = field(init=False, repr=False)
@@ -72,7 +73,7 @@ class PrefixAffinity:
 
     def _by_memory(self, keys: list[Hashable], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         idlest = replicas.least(unfinished)
-        if self._unequal(idlest, replicas):
+        if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
             return idlest
         depth, numbers = self._table.longest(keys)
         if depth * self.block_size <= self.cache_threshold * request.input_tokens:
@@ -83,15 +84,17 @@ class PrefixAffinity:
 
     def _by_caches(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         idlest = replicas.least(unfinished)
-        if self._unequal(idlest, replicas):
+        if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
             return idlest
         known = [(load.cached_tokens(request), -load.num_unfinished, -load.index) for load in replicas]
         tokens, _, number = max(known)
         return replicas.by_number[-number] if tokens > self.cache_threshold * request.input_tokens else idlest
 
-    def _unequal(self, idlest: ReplicaLoad, replicas: Replicas) -> bool:
-        fewest, most = idlest.num_unfinished, replicas.least(busiest).num_unfinished
-        return most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest
+
+def unequal(idlest: ReplicaLoad, replicas: Replicas, most_apart: int, most_ratio: float) -> bool:
+    """True if the most unfinished requests are too many more than the fewest, by number and by ratio."""
+    fewest, most = idlest.num_unfinished, replicas.least(busiest).num_unfinished
+    return most - fewest > most_apart and most > most_ratio * fewest
 
 
 def busiest(replica: ReplicaLoad) -> int:

@@ -1,21 +1,26 @@
 """Consistent hashing of a prompt's beginning, with bounded loads.
 
-V. Mirrokni, M. Thorup and M. Zadimoghaddam, Consistent Hashing with Bounded Loads, SODA 2018: no replica takes more
-than `load_factor` times its share, and what would be too much goes on to the next replica of the ring. KubeAI's load
-balancer has it as `PrefixHash` (meanLoadFactor 125 %), SGLang's router (0.3.2) as `prefix_hash`, with
-`prefix_token_count` and `load_factor`. Neither is run here: the rule is the paper's.
+After V. Mirrokni, M. Thorup and M. Zadimoghaddam, Consistent Hashing with Bounded Loads, SODA 2018, as two gateways
+have it. SGLang's `prefix_hash` (sgl-model-gateway/src/policies/prefix_hash.rs, `load_ok` and
+`find_worker_with_load_balance`, 065f331f; `prefix_token_count` 256, `load_factor` 1.25): the replica of the prefix, or
+if it has more than `load_factor` times the mean load, the new request counted in the mean, the least loaded of those
+that have not. KubeAI's `PrefixHash` (internal/loadbalancer/balance_chwbl.go, `chwblLoadOK`, 08e69e54; meanLoadFactor
+125): the first of the ring that would not have more with the request. Either takes the replica of the prefix where all
+have too much. The hash function, and so the places on the ring, is our own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil
-from typing import TYPE_CHECKING, Annotated
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.hash_ring import HashRing
 from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.routers.least_loaded import unfinished
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.parameters import check_parameters
 
@@ -27,15 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PrefixHash:
-    """Give requests whose prompts begin with the same `prefix_tokens` tokens to the same replica, within its share.
+    """Give prompts that begin alike, for `prefix_tokens` tokens, to the same replica, unless it is too full.
 
-    Each replica takes at most ceil(load_factor x unfinished requests / replicas), the new one counted. A request goes
-    to the first replica of the ring after its prefix that has room. A shorter prompt is hashed by its session, or else
-    is one of its own.
+    A shorter prompt is hashed by its session, or else is one of its own.
     """
 
     prefix_tokens: Annotated[int, Ge(1), Le(2**20), Unit("tokens"), doc("tokens of a prompt that are hashed")] = 256
     load_factor: Annotated[float, Ge(1), Le(1e6), doc("largest load of a replica / mean load")] = 1.25
+    overflow: Annotated[
+        Literal["least_loaded", "ring"],
+        doc(
+            "where the rest goes: least_loaded, as SGLang's router has it; ring: the next of the ring, as KubeAI has it"
+        ),
+    ] = "least_loaded"
     virtual_nodes: VirtualNodes = 100
     _ring: HashRing = field(init=False, repr=False)
     _table: PromptTable = field(init=False, repr=False)
@@ -46,12 +55,15 @@ class PrefixHash:
         self._table = PromptTable(self.prefix_tokens, 1)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        total = sum([load.num_unfinished for load in replicas]) + 1
-        most = ceil(self.load_factor * total / len(replicas))
-        for load in self._ring.after(self._name(request), replicas):
-            if load.num_unfinished < most:
-                return load
-        raise AssertionError("all replicas have more than the mean load")
+        ring = self._ring.after(self._name(request), replicas)
+        home = next(ring)
+        total = sum([load.num_unfinished for load in replicas])
+        most = self.load_factor * (total + 1) / len(replicas) if total else inf
+        if self.overflow == "ring":
+            return next((load for load in chain((home,), ring) if load.num_unfinished + 1 <= most), home)
+        if home.num_unfinished <= most:
+            return home
+        return min([load for load in replicas if load.num_unfinished <= most], key=unfinished, default=home)
 
     def _name(self, request: ArrivingRequest) -> str:
         """What is hashed."""

@@ -23,7 +23,11 @@ from simulator.policies.sglang.prefill_delayer import PrefillDelayer
 from simulator.policies.sglang.step import step
 from simulator.request import RequestView
 from simulator.servers import Server
+from simulator.takes_over import TakesOver
 from simulator.timing.host import Host
+
+NUM_RESERVED_DECODE_TOKENS = 512
+"""Tokens that a decoding server leaves free for each request (arg_groups/fields/disagg.py:109)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,13 @@ class Sglang:
             ranks_when_tried=True,
             whole_prompts=self.chunked_prefill_size == -1,
             pauses_decodes=not self.enable_mixed_chunk,
+            takes_over=TakesOver(
+                reserved_tokens=NUM_RESERVED_DECODE_TOKENS,
+                # `disaggregation_decode_extra_slots` (arg_groups/pd_disaggregation_hook.py:133)
+                extra_slots=2 * self.max_num_seqs if self.max_num_seqs <= 32 else 0,
+                sends_first=True,
+                room_first=True,
+            ),
         )
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
@@ -192,5 +203,6 @@ SERVER = Server(
     ),
     launch=LAUNCH,
     kernels="sglang",
+    all_to_all=True,
     prompt_graphs=False,
 )

@@ -21,6 +21,7 @@ from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
 from simulator.servers import Server
+from simulator.takes_over import TakesOver
 from simulator.timing.host import Host
 
 CapacityPolicy = Annotated[
@@ -92,6 +93,9 @@ class TensorrtLlm:
             takes_whole_prompt=not self._grants,
             whole_prompts=not self.enable_chunked_prefill,
             reserves=self._grants,
+            takes_over=None
+            if self.capacity_policy == "static_batch"
+            else TakesOver(reserves=self._grants, extra_slots=0, sends_first=True),
         )
 
     @property
@@ -154,5 +158,6 @@ SERVER = Server(
     overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
+    all_to_all=True,
     prompt_graphs=False,
 )

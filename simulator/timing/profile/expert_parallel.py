@@ -2,7 +2,9 @@
 
 In each layer a rank computes attention and the dense operators of its own tokens; then all gather all tokens, each
 computes the experts that it holds, an even share, for all of them, and the results are summed where the tokens came
-from (vLLM's default exchange, all-gather and reduce-scatter). A layer therefore lasts as long as on the slowest rank.
+from (vLLM's default exchange, all-gather and reduce-scatter). SGLang (DeepEP) and TensorRT-LLM (its all-to-all over
+NVLink, where there are more ranks than a token has experts: `select_alltoall_method_type` in fused_moe_wide_ep.py) send
+a token to the ranks of its experts alone. A layer therefore lasts as long as on the slowest rank.
 Ranks whose step runs as a CUDA graph are padded to the largest of them (`coordinate_batch_across_dp`).
 """
 
@@ -53,14 +55,19 @@ def link_of(gpu: Gpu) -> MeasuredLink:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """How ranks exchange tokens: `bytes_per_token` of each over the link."""
+    """How ranks exchange tokens: `bytes_per_token` of each over the link.
+
+    All tokens to all ranks, or with `copies` each to so many ranks at most, those of its experts.
+    """
 
     bytes_per_token: int
     link: MeasuredLink
+    copies: int | None = None
 
     def us(self, tokens: int, own: int) -> float:
-        """Microseconds until a rank that has `own` tokens holds all `tokens`, or theirs hold its results."""
-        return self.link.latency_us + (tokens - own) * self.bytes_per_token / (self.link.gb_s * 1e3)
+        """Microseconds until a rank that has `own` tokens holds what it needs of all, or theirs hold its results."""
+        moved = tokens - own if self.copies is None else min(tokens - own, self.copies * own)
+        return self.link.latency_us + moved * self.bytes_per_token / (self.link.gb_s * 1e3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,20 @@ class ExpertParallelCost:
     exchange: Exchange
 
     @classmethod
-    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu, ranks: int = 1) -> ExpertParallelCost:
-        """Common steps of `ranks` of a model `hidden` wide. InputError where the profile has no experts for them."""
+    def of(
+        cls, cost: ProfileCost, hidden: int, gpu: Gpu, ranks: int = 1, copies: int | None = None
+    ) -> ExpertParallelCost:
+        """Common steps of `ranks` of a model `hidden` wide. InputError where the profile has no experts for them.
+
+        With `copies` tokens go to the ranks of their experts alone (`Exchange`).
+        """
         experts = cost.profile.experts
         if experts is None:
             raise InputError(f"the profile {cost.profile.name} has no experts to share")
         refused = experts.refusal(ranks) if isinstance(experts, RoutedExperts) else None
         if refused is not None:
             raise InputError(f"{cost.profile.name} has {refused}")
-        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
+        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu), copies))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
         profile = self.cost.profile
@@ -90,11 +102,17 @@ class ExpertParallelCost:
         padded = [self.cost.padded(largest)] * len(tokens) if as_graph else tokens
         total = sum(padded)
         layer_us = max(self._layer_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
-        layer_us += self.experts.shared_us(total, len(shapes))
+        layer_us += self._experts_us(total, len(shapes))
         layer_us += 2 * self.exchange.us(total, min(padded))
         rest_us = max(self._rest_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
         host_s = self.cost.options.host_s
         return 1e-6 * (profile.layers * layer_us + rest_us) + (profile.host_s if host_s is None else host_s)
+
+    def _experts_us(self, tokens: int, ranks: int) -> float:
+        copies = self.exchange.copies
+        if copies is None or copies >= ranks or not isinstance(self.experts, RoutedExperts):
+            return self.experts.shared_us(tokens, ranks)
+        return self.experts.reached_us(tokens, ranks, copies)
 
     def _layer_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile

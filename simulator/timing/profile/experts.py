@@ -52,6 +52,15 @@ class RoutedExperts:
         """Microseconds on a GPU where all GPUs of `ranks` data-parallel ranks share the experts."""
         return self.share * self.shared[ranks * self.width_ranks].at(tokens)
 
+    def reached_us(self, tokens: float, ranks: int, copies: int) -> float:
+        """As `shared_us`, where a token reaches only the ranks of its `copies` experts, drawn evenly.
+
+        A further token costs a GPU with few of the experts as much as if it had none: so much is not due.
+        """
+        fewest = self.shared[max(self.shared)]
+        unreached = tokens * (1.0 - 1.0 / ranks) ** copies
+        return self.shared_us(tokens, ranks) - self.share * unreached * fewest.us_beyond
+
     def refusal(self, ranks: int) -> str | None:
         """Why so many data-parallel ranks cannot share the experts; None where they can."""
         gpus = ranks * self.width_ranks

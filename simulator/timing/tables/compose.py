@@ -71,6 +71,10 @@ ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 FUSING = "TensorRT-LLM"
 """The engine whose all-reduces add the residual and normalise (`AllReduceFusionOp.RESIDUAL_RMS_NORM`)."""
+LEAST_MEASURED = 4
+"""Fewer GPUs say too little of all-reduces among many."""
+NETWORK_GB_S, NETWORK_LATENCY_US = 50.0, 20.0
+"""Between servers: a port of 400 Gbit/s for each GPU, and the least time of a collective (assumed)."""
 SQUARES_BYTES = 8
 """A token's sums of squares of queries and keys, which are reduced together (vLLM, `MiniMaxText01RMSNormTP`)."""
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
@@ -122,7 +126,10 @@ def compose(
         skew = _skew(tables, model, ranks, attention, parts)
     reduce = None
     if ranks > 1:
-        reduced, lender = first(tables, lenders, lambda each: _all_reduce(each, model, ranks))
+        try:
+            reduced, lender = first(tables, lenders, lambda each: _all_reduce(each, model, ranks))
+        except InputError:
+            reduced, lender = first(tables, lenders, lambda each: wider_all_reduce(each, model, gpu, ranks))
         reduce = reduced[0]
         parts += marked(reduced[1], tables, lender.software)
     parts.append(PartSource(", ".join(around), ASSUMED, "from bytes and launches"))
@@ -343,8 +350,28 @@ def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[P
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
+    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", MEASURED)]
+
+
+def wider_all_reduce(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> tuple[Curve, list[PartSource]]:
+    """As `_all_reduce`, among more GPUs than were measured: by what a ring moves, and the network behind the links."""
+    most = max((count for count in tables.all_reduce if LEAST_MEASURED <= count < ranks), default=None)
+    if most is None:
+        return _all_reduce(tables, model, ranks)  # which refuses
+    sizes, us = tables.all_reduce[most]
+    inside = min(ranks, gpu.link_gpus)
+    us = us * max(1.0, (1.0 - 1.0 / inside) / (1.0 - 1.0 / most))
+    words = f"as among {most}, by the bytes of a ring"
+    if ranks > inside:
+        moved = 2.0 * (1.0 - inside / ranks) * sizes / inside
+        us = us + 2.0 * NETWORK_LATENCY_US + moved / (NETWORK_GB_S * 1e3)
+        words += f", and a network of {NETWORK_GB_S:.0f} GB/s a GPU beyond {inside}"
+    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", EXTRAPOLATED, words)]
+
+
+def _of_a_step(model: Model, sizes: Array, us: Array) -> Curve:
+    """All-reduces of a step over tokens, from those of such sizes in bytes."""
     tokens, total = sizes / (model.hidden * ACTIVATION_BYTES), us * model.sublayers
     if model.qk_norm_whole:
         total = total + model.layers * np.interp(tokens * SQUARES_BYTES, sizes, us)
-    curve = make_curve(tokens, total)
-    return curve, [PartSource(f"all-reduce among {ranks}", MEASURED)]
+    return make_curve(tokens, total)

@@ -11,6 +11,7 @@ from scenarios.runs.runner import run
 from scenarios.runs.storage.saved_run import read_run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
+from simulator.results.records import Records
 
 APART: list[dict[str, Any]] = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode"}]
 
@@ -68,7 +69,7 @@ PREFILL, DECODE = APART
         ([PREFILL, {"name": "b"}], {}, "groups of the roles both, prefill make no fleet"),
         ([PREFILL, {**DECODE, "engine": {"policy": "continuous"}}], {}, "takes KV memory in advance"),
         ([PREFILL, {**DECODE, "engine": {"enable_prefix_caching": True}}], {}, "caches prefixes"),
-        ([{**PREFILL, "engine": {"policy": "static"}}, DECODE], {}, "or a batch at a time"),
+        ([{**PREFILL, "engine": {"policy": "static"}}, DECODE], {}, "a batch at a time"),
         ([PREFILL, {**DECODE, "model": "qwen3-8b"}], {}, "have different models"),
         ([{"name": "b"}], {"kv_transfer": {"bandwidth_gb_s": 1}}, "kv_transfer: nothing is transferred"),
     ],
@@ -77,3 +78,61 @@ def test_what_cannot_be_is_refused(fleet: list[dict[str, Any]], keys: dict[str, 
     with pytest.raises(InputError) as caught:
         run(load(scenario(fleet, **keys)))
     assert words in str(caught.value)
+
+
+def timed(
+    policy: str, prompt: int, answer: int, requests: int = 2, decode: dict[str, Any] | None = None, **keys: Any
+) -> Records:
+    """A run of equal requests that come at once; a step takes 10 ms."""
+    lengths = {"input": {"dist": "fixed", "value": prompt}, "output": {"dist": "fixed", "value": answer}}
+    arrival = {"process": "closed_loop", "concurrency": requests}
+    return run(
+        {
+            "name": "apart",
+            "workload": {"requests": requests, "classes": [{"name": "c", "arrival": arrival, **lengths}]},
+            "fleet": [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode", **(decode or {})}],
+            "engine": {"policy": policy, "max_num_seqs": 8, "max_num_batched_tokens": 4096, **keys},
+            "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0.0, "per_context_token_s": 0.0},
+        }
+    ).records
+
+
+def test_sglang_takes_memory_first_and_sends_the_first_token_from_there() -> None:
+    # 1000 + 512 tokens are left free for each request: of 2048 the second finds too few until the first has ended.
+    memory = {"hardware": {"num_gpu_blocks": 129}}
+    wide, short = timed("sglang", 1000, 5), timed("sglang", 1000, 5, decode=memory)
+    assert wide.requests.scheduled_s[1] == 0.0
+    assert short.requests.scheduled_s[1] >= short.requests.last_token_s[0]
+    moved = short.transfers
+    assert moved is not None
+    assert np.all(short.requests.first_token_s >= moved.end_s)
+    vllm = timed("chunked_prefill", 1000, 5, decode=memory)
+    assert vllm.requests.scheduled_s[1] == 0.0
+    assert vllm.transfers is not None
+    assert np.array_equal(vllm.requests.first_token_s, vllm.transfers.ready_s)
+
+
+def test_sglang_refuses_what_would_wait_for_ever() -> None:
+    with pytest.raises(InputError, match="what a decoding server keeps free make 1520"):
+        timed("sglang", 1000, 5, decode={"hardware": {"num_gpu_blocks": 90}})
+
+
+def test_tensorrt_llm_gives_memory_for_the_whole_answer_and_a_place_on_the_way() -> None:
+    few = {"hardware": {"num_gpu_blocks": 16}}  # 240 tokens: for prompt and answer of one
+    moved = timed("tensorrt_llm", 100, 60, decode=few).transfers
+    on_demand = timed("tensorrt_llm", 100, 60, capacity_policy="max_utilization", decode=few).transfers
+    assert moved is not None
+    assert on_demand is not None
+    assert moved.start_s[1] - moved.start_s[0] > 0.5 > on_demand.start_s[1] - on_demand.start_s[0]
+    one = timed("tensorrt_llm", 100, 60, decode={"engine": {"max_num_seqs": 1}}).transfers
+    assert one is not None
+    assert one.start_s[1] - one.start_s[0] > 0.5
+
+
+def test_asynchronous_groups_hand_over_when_the_result_is_there() -> None:
+    late, plain = [timed("chunked_prefill", 1000, 5, requests=1, async_scheduling=each) for each in (True, False)]
+    assert late.transfers is not None
+    assert plain.transfers is not None
+    assert late.transfers.ready_s.tolist() == plain.transfers.ready_s.tolist()
+    # The last token's step is followed by one more, which is thrown away only where the answer ends by itself.
+    assert late.requests.last_token_s.tolist() == pytest.approx(plain.requests.last_token_s.tolist())

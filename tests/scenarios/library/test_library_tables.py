@@ -88,7 +88,6 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
         ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in nvfp4"),
         ("tables-h100-fp8", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),
         ("tables-h100-fp8", ("model.dtype_bytes=0.53",), "no public table holds dense products of int4 or int8"),
-        ("tables-b200-nvfp4", ("hardware.gpu=gb200", "hardware.tensor_parallel=8"), "no all-reduce among 8 GPUs"),
         ("tables-b200-nvfp4", ("model.head_dim=96",), "no decode attention for heads of 96"),
         ("tables-b200-nvfp4", ("model.kv_dtype_bytes=4",), "with float32 KV"),
         ("tables-l40s", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),

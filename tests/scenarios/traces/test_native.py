@@ -20,10 +20,10 @@ from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 FULL_CSV = (
     "arrival_time_s,input_tokens,output_tokens,request_id,priority,class,session_id,prefix_group,prefix_tokens,"
     "block_hashes,hash_block_size,max_tokens,predicted_output_tokens,deadline_s,after_request_id,delay_s,"
-    "patience_s,data_parallel_rank,lora,images,accepted_drafts\n"
-    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5,,sql,5 map:20@8,3 0 1\n"
-    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,,3,,,\n"
-    "12,20,3,third,1,batch,,,,,,,,0,1,,,0,,,2\n"
+    "patience_s,data_parallel_rank,lora,images,accepted_drafts,after_request_ids,task_id\n"
+    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,,2.5,,sql,5 map:20@8,3 0 1,,\n"
+    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25,,3,,,,,task\n"
+    "12,20,3,third,1,batch,,,,,,,,0,,,,0,,,2,1 first,task\n"
 )
 FULL_REQUESTS = [
     Request(
@@ -44,6 +44,8 @@ def test_all_csv_columns(tmp_path: Path) -> None:
     assert workload.delay_s is not None
     assert workload.after_row.tolist() == [-1, 0, 1]
     assert workload.delay_s.tolist() == [0, 0.25, 0]
+    assert workload.also_after == [(), (), (0,)]
+    assert workload.task_ids == [None, "task", "task"]
     assert workload.patience_s is not None
     np.testing.assert_array_equal(workload.patience_s, [2.5, np.nan, np.nan])
 

@@ -14,7 +14,10 @@ from simulator.fleet.draws import Draws
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import DynamoKv
+from simulator.fleet.routers.llm_d import LlmD
 from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
+from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
+from simulator.fleet.scorers import HighestInTurn, prefix_scores, queue_scores
 from simulator.request import ArrivingRequest, PromptContent
 from tests.scenarios.runs.test_runner import small
 
@@ -116,33 +119,123 @@ def test_ray_names_the_replicas_that_its_own_code_names() -> None:
             router._table.add(keys, taken)
 
 
+@pytest.mark.parametrize("run", [0, 1])
+def test_sglang_chooses_as_recorded(run: int) -> None:
+    recording = recorded("sglang_cache_aware")["runs"][run]
+    router = load_router("sglang_cache_aware", {"block_size": 1, **recording["parameters"]})
+    loads, taken_by = [0] * 4, {}
+    for row, *sent in recording["events"]:
+        if sent:
+            kind, shared, own, taken = sent
+            assert router.choose(asking(row, text(kind, shared, row, own)), fleet(*loads)).index == taken
+            taken_by[row] = taken
+        loads[taken_by[row]] += 1 if sent else -1
+
+
+def test_sglang_evicts_at_intervals() -> None:
+    router = load_router("sglang_cache_aware", {"block_size": 1, "max_tree_size": 4 * 20, "eviction_interval_s": 10.0})
+    assert isinstance(router, SglangCacheAware)
+    for kind in (1, 2):
+        router.choose(asking(kind, text(kind, 16, kind, 0)), fleet(0))
+    assert router._table.size(0) == 32
+    router.choose(asking(3, text(2, 16, 3, 0))._replace(arrival_s=10.0), fleet(0))
+    assert router._table.size(0) == 20
+    assert router._table.longest(router._table.keys(asking(4, text(1, 16, 4, 0))))[0] == 4  # ends go first
+
+
 def test_prefix_hash_bounds_the_load_of_a_popular_prefix() -> None:
-    router = load_router("prefix_hash", {"prefix_tokens": 16, "load_factor": 1.25})
+    router = load_router("prefix_hash", {"prefix_tokens": 16, "overflow": "ring"})
     prompt = text(1, 64, 0, 1)
     home = router.choose(asking(0, prompt), fleet(0, 0, 0, 0)).index
-    loads = [0] * 4
+    loads = [1] * 4
     for row in range(40):
         chosen = router.choose(asking(row, prompt), fleet(*loads)).index
-        most = -(-1.25 * (sum(loads) + 1) // 4)
-        assert (chosen == home) == (loads[home] < most)
+        most = 1.25 * (sum(loads) + 1) / 4
+        assert (chosen == home) == (loads[home] + 1 <= most or min(loads) + 1 > most)
         loads[chosen] += 1
-        assert loads[chosen] <= most
     others = {router.choose(asking(row, text(2 + row, 64, row, 1)), fleet(0, 0, 0, 0)).index for row in range(40)}
     assert others == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize(("load", "stays"), [(30, True), (35, False)])
+def test_prefix_hash_accepts_the_loads_that_sglang_accepts(load: int, stays: bool) -> None:
+    """100 requests on 4 workers, `test_load_ok_calculation` in prefix_hash.rs: 31.5 at most."""
+    router = load_router("prefix_hash", {"prefix_tokens": 16})
+    prompt = text(1, 64, 0, 1)
+    home = router.choose(asking(0, prompt), fleet(0, 0, 0, 0)).index
+    loads = [(100 - load) // 3] * 4
+    loads[home] = load
+    loads[(home + 1) % 4] += 100 - sum(loads)
+    chosen = router.choose(asking(1, prompt), fleet(*loads)).index
+    assert chosen == (home if stays else loads.index(min(loads)))
+
+
+@pytest.mark.parametrize(
+    ("queues", "scores"), [((10, 5, 0), [0.0, 0.5, 1.0]), ((5, 5), [1.0, 1.0]), ((0, 0), [1.0, 1.0])]
+)
+def test_queues_score_as_in_llm_d_s_own_test(queues: tuple[int, ...], scores: list[float]) -> None:
+    """`TestQueueScorer` in scorer/queuedepth/queue_test.go of llm-d-router (6d7e4bcd)."""
+    assert queue_scores(fleet(*queues)) == scores
+
+
+def test_prefixes_score_as_in_llm_d_s_own_test() -> None:
+    """`TestPrefixPluginScore` in scorer/prefix/plugin_test.go of llm-d-router (2b0e7579)."""
+    assert prefix_scores({0: 5, 1: 2}, 10, fleet(0, 0)) == [0.5, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("scores", "times"), [([50.0] * 8, [10] * 8), ([50.0, 50.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [40, 40])]
+)
+def test_equals_take_turns_as_in_llm_d_s_own_test(scores: list[float], times: list[int]) -> None:
+    """80 picks: `TestEqualScoreDistribution` in picker/maxscore/picker_test.go of llm-d-router (0fa77a00)."""
+    picker, replicas = HighestInTurn(), fleet(*[0] * 8)
+    picked = Counter(picker.pick(scores, replicas).index for _ in range(80))
+    assert [picked[number] for number in range(len(times))] == times
+
+
+def test_one_counter_serves_ties_of_any_number() -> None:
+    """`RotateScoredEndpoints`, picker/common.go: after a tie of two at 1 of 8 the counter is back at 0."""
+    picker, replicas = HighestInTurn(), fleet(*[0] * 8)
+    ties = [8, 8, 2, 8, 8, 4, 4, 8]
+    assert [picker.pick([1.0] * tie + [0.0] * (8 - tie), replicas).index for tie in ties] == [0, 1, 0, 0, 1, 2, 3, 0]
+
+
 def test_llm_d_adds_up_its_scores() -> None:
     """Replica 0 has the prompt and the longest queue: 3 + 0 + 2 x 0.5; replica 1 is idle: 0 + 2 + 2 x 0.9."""
-    router = load_router("llm_d")
-    prompt = text(1, 64, 0, 1)
-    busy = fleet(0, 1, kv_utilization=(0.0, 0.9))
+    router = load_router("llm_d", {"block_size": 16})
+    prompt = text(1, 64, 0, 0)
+    blocks = (100, 100)
+    busy = fleet(0, 1, kv_utilization=(0.0, 0.9), num_blocks=blocks)
     assert router.choose(asking(0, prompt), busy).index == 0
-    unequal = fleet(4, 0, kv_utilization=(0.5, 0.4))
+    unequal = fleet(4, 0, kv_utilization=(0.5, 0.4), num_blocks=blocks)
     assert router.choose(asking(1, prompt), unequal).index == 0  # 3 + 0 + 1 = 4 against 0 + 2 + 1.2
     assert router.choose(asking(2, text(2, 64, 2, 1)), unequal).index == 1  # 0 + 0 + 1 against 0 + 2 + 1.2
 
 
-@pytest.mark.parametrize("name", ["dynamo_kv", "llm_d", "prefix_hash", "ray_prefix_aware"])
+def test_llm_d_remembers_as_many_blocks_as_a_replica_has() -> None:
+    """`TestIndexer_RemovePodAndEviction`, approximateprefix/indexer_test.go: the eleventh pushes out the first."""
+    router = load_router("llm_d", {"block_size": 1})
+    assert isinstance(router, LlmD)
+    one = fleet(0, kv_utilization=(0.0,), num_blocks=(10,))
+    prompt = asking(0, text(1, 11, 0, 0))
+    router.choose(prompt, one)
+    keys = router._table.keys(prompt)
+    assert router._table.held(keys) == {}  # the first block of the prompt is the one that went
+    assert router._table.held(keys[1:]) == {0: 10}
+
+
+def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
+    router = load_router("vllm_prefix_aware")
+    prompt = text(1, 96, 0, 1)
+    home = router.choose(asking(0, prompt), fleet(0, 0, 0, 0)).index
+    loads = [9 * (number == home) for number in range(4)]
+    assert {router.choose(asking(row, text(1, 96, row, 9)), fleet(*loads)).index for row in range(1, 9)} == {home}
+    assert len({router.choose(asking(row, text(row, 96, row, 1)), fleet(*loads)).index for row in range(9, 40)}) == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["dynamo_kv", "llm_d", "prefix_hash", "ray_prefix_aware", "sglang_cache_aware", "vllm_prefix_aware"]
+)
 def test_no_request_is_lost_or_served_twice(name: str) -> None:
     scenario = small(replicas=3, router=name, engine__enable_prefix_caching=True)
     result = scenarios.run(scenario)

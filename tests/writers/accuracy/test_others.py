@@ -81,11 +81,13 @@ def test_workers_become_the_groups_of_a_fleet(tmp_path: Path) -> None:
     assert all(g["hardware"]["enable_expert_parallel"] for g in fleet[1:])
     scenario = _scenario(ranks)
     assert [(g["name"], g["replicas"], g["hardware"]["tensor_parallel"]) for g in scenario["fleet"]] == [
-        ("prefill", 8, 1),
-        ("decode", 16, 1),
+        ("prefill-0", 4, 1),
+        ("prefill-1", 4, 1),
+        ("decode-0", 8, 1),
+        ("decode-1", 8, 1),
     ]
-    assert scenario["model"]["experts"] == 256 // 8
-    assert scenario["fleet"][1]["engine"]["max_num_seqs"] == 64 // 2 // 8
+    assert all(g["hardware"]["enable_expert_parallel"] for g in scenario["fleet"])
+    assert scenario["fleet"][3]["engine"]["max_num_seqs"] == 64 // 2 // 8
     for each in (dense, whole, ranks):
         load(_scenario(each))
 

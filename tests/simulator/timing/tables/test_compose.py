@@ -17,6 +17,7 @@ from simulator.timing.profile.counts import windowed_pairs
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.tables import Tables, compose, load_tables, parts_of, read_tables
 from simulator.timing.tables.attention import decode_us, find_table, prompt_us, visible_pairs, within_window
+from simulator.timing.tables.compose import wider_all_reduce
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")
@@ -236,3 +237,21 @@ def test_damaged_tables_are_refused(change: dict[str, Any], says: str) -> None:
     del missing["prompt"]
     with pytest.raises(InputError, match="no 'prompt'"):
         load_tables(missing)
+
+
+def test_all_reduces_among_more_than_were_measured_are_extrapolated() -> None:
+    """A ring of 8 moves 7/8 where 4 move 3/4; 16 are two servers of H100s, and one rack's part of GB200s."""
+    sizes, us = TABLES.all_reduce[2]
+    tables = replace(TABLES, all_reduce={4: (sizes, us)})
+    found = {}
+    for gpu, ranks in ((H100, 8), (H100, 16), (find_gpu("gb200"), 16)):
+        found[gpu.name, ranks], (part,) = wider_all_reduce(tables, LLAMA, gpu, ranks)
+        assert part.how == "extrapolated"
+    tokens = float(sizes[-1]) / (LLAMA.hidden * 2)
+    eight = found["h100", 8].at(tokens)
+    assert eight == pytest.approx(LLAMA.sublayers * float(us[-1]) * (7 / 8) / (3 / 4), rel=1e-4)
+    assert found["gb200", 16].at(tokens) == pytest.approx(eight * (15 / 16) / (7 / 8), rel=1e-4)
+    network = 2 * 20.0 + 2 * 0.5 * float(sizes[-1]) / 8 / 50e3
+    assert found["h100", 16].at(tokens) == pytest.approx(eight + LLAMA.sublayers * network, rel=1e-4)
+    with pytest.raises(InputError, match="no all-reduce among 8"):
+        wider_all_reduce(TABLES, LLAMA, H100, 8)

@@ -1,0 +1,79 @@
+"""SGLang's cache-aware router: the replica that first saw the prompt's longest known beginning, while loads are equal.
+
+The rule is that of sglang-router 0.3.2 (`select_worker` in sgl-model-gateway/src/policies/cache_aware.rs, tree.rs),
+whose recorded decisions are the test. Its tree is in characters of the prompt's text; here it is in blocks of tokens.
+Of several replicas that know equally much it takes the one that sent that part first (`last_tenant` of the node where
+the match ends). Every `eviction_interval_s` a replica that has more than `max_tree_size` in the tree loses what it used
+longest ago, ends first (`evict_tenant_by_size`); a block that lost its first sender is its next one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Gt, Le, Unit, doc
+
+from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.routers.least_loaded import unfinished
+from simulator.fleet.routers.prefix_affinity import AbsThreshold, BlockSize, CacheThreshold, RelThreshold, unequal
+from simulator.parameters import check_parameters
+
+if TYPE_CHECKING:
+    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
+    from simulator.request import ArrivingRequest
+
+_CHARACTERS = 4  # of a token, about: its tree is counted in characters
+
+
+@dataclass(slots=True)
+class SglangCacheAware:
+    """Give a request to the replica that knows most of its prompt, if that is more than `cache_threshold` of it.
+
+    Otherwise it goes to the replica with the fewest unfinished requests, the first of equals; so it does while the most
+    and the fewest differ by more than `balance_abs_threshold` and by more than the factor `balance_rel_threshold`.
+    """
+
+    cache_threshold: CacheThreshold = 0.3
+    balance_abs_threshold: AbsThreshold = 64
+    balance_rel_threshold: RelThreshold = 1.5
+    max_tree_size: Annotated[
+        int, Ge(1), Le(2**40), Unit("characters"), doc("text of a replica in the tree after an eviction, at most")
+    ] = 2**26
+    eviction_interval_s: Annotated[float, Gt(0), Le(1e9), Unit("s"), doc("seconds between two evictions")] = 60.0
+    block_size: BlockSize = 16
+    _table: PromptTable = field(init=False, repr=False)
+    _first: dict[Hashable, int] = field(init=False, repr=False, default_factory=dict)
+    _evictions: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        self._table = PromptTable(self.block_size, max(1, self.max_tree_size // (_CHARACTERS * self.block_size)))
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        if request.arrival_s >= (self._evictions + 1) * self.eviction_interval_s:
+            self._evictions = int(request.arrival_s / self.eviction_interval_s)
+            self._table.trim()
+        keys = self._table.keys(request)
+        chosen = self._chosen(keys, request, replicas)
+        self._table.add(keys, chosen.index, most=_ALL)
+        for key in keys:
+            self._first.setdefault(key, chosen.index)
+        return chosen
+
+    def _chosen(self, keys: list[Hashable], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        idlest = replicas.least(unfinished)
+        if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
+            return idlest
+        depth, numbers = self._table.longest(keys)
+        if depth * self.block_size <= self.cache_threshold * request.input_tokens:
+            return idlest
+        number = self._first.get(keys[depth - 1], -1)
+        if number not in numbers:
+            number = self._first[keys[depth - 1]] = numbers[0]
+        return replicas.by_number.get(number, replicas[0])
+
+
+_ALL = 10**12  # nothing is forgotten between two evictions

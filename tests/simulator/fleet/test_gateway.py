@@ -1,0 +1,194 @@
+"""A gateway's flow control: its rules one by one, and that no request is lost or served twice."""
+
+from math import inf
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import scenarios
+from simulator.engine.clock import Clock
+from simulator.errors import InputError
+from simulator.fleet.gateway import FlowControl, Gateway
+from simulator.request import Request
+from simulator.results.records import Passage, Status
+from tests.scenarios.runs.test_runner import small
+
+
+class Fleet:
+    """A dispatch whose replicas are as full as the test says; it keeps what it was given, and when."""
+
+    def __init__(self, *waiting: int, kv: float = 0.0) -> None:
+        self.replicas = [SimpleNamespace(num_waiting=each, kv_utilization=kv) for each in waiting]
+        self.given: list[tuple[float, int]] = []
+        self.clock = Clock()
+        self.ended: list[tuple[int, str]] = []
+        self.passages: list[tuple[int, float, Passage]] = []
+        self.reject_reasons: dict[int, str] = {}
+
+    def submit(self, request: Request) -> int:
+        self.given.append((round(self.clock.now, 6), request.row))
+        return 0
+
+    def request(self, live: Any, replica: int, status: Status, released_s: float) -> None:
+        self.ended.append((live.row, status.name))
+
+    def gateway(self, **control: Any) -> Gateway:
+        recorder = SimpleNamespace(
+            passages=SimpleNamespace(add=self.passages.append), reject_reasons=self.reject_reasons, request=self.request
+        )
+        return Gateway(self.clock, cast("Any", self), FlowControl(**control), cast("Any", recorder), None)
+
+    def set(self, at_s: float, waiting: int) -> None:
+        self.clock.call(at_s, lambda: setattr(self.replicas[0], "num_waiting", waiting))
+
+
+def asks(row: int, priority: int = 0, flow: str = "default", deadline_s: float | None = None) -> Request:
+    return Request(row, str(row), 0.0, 8, 4, 4, priority, flow, deadline_s=deadline_s)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "kv", "saturation"), [((0, 0), 0.0, 0.0), ((5, 0), 0.4, 0.75), ((10, 0), 0.0, 1.0), ((0,), 0.8, 1.0)]
+)
+def test_saturation_is_the_mean_of_the_fuller_of_queue_and_kv(
+    waiting: tuple[int, ...], kv: float, saturation: float
+) -> None:
+    assert FlowControl().saturation(cast("Any", Fleet(*waiting, kv=kv).replicas)) == saturation
+
+
+def test_one_request_passes_on_each_arrival_and_each_millisecond() -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway()
+    assert [gateway.submit(asks(row)) for row in range(3)] == [-1, -1, -1]
+    fleet.set(0.0025, 0)
+    fleet.clock.run()
+    assert fleet.given == [(0.003, 0), (0.004, 1), (0.005, 2)]
+
+
+def test_the_more_important_come_first_and_nothing_passes_them() -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway()
+    for row, priority in enumerate((2, 1, 0, 1)):
+        gateway.submit(asks(row, priority))
+    fleet.set(0.0005, 0)
+    fleet.clock.run()
+    assert [row for _, row in fleet.given] == [2, 1, 3, 0]
+
+
+def test_the_less_important_stop_earlier() -> None:
+    fleet = Fleet(3)  # 0.6 full
+    gateway = fleet.gateway(min_ceiling=0.5)
+    assert FlowControl(min_ceiling=0.5).ceilings(3) == [1.0, 0.75, 0.5]
+    assert gateway.submit(asks(0, priority=0)) == 0
+    assert gateway.submit(asks(1, priority=1)) == -1
+    assert gateway.submit(asks(2, priority=0)) == 0
+
+
+@pytest.mark.parametrize(("fairness", "order"), [("global_strict", [0, 1, 2, 3]), ("round_robin", [0, 3, 1, 2])])
+def test_flows_take_turns_or_the_foremost_request_is_next(fairness: str, order: list[int]) -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway(fairness=fairness)
+    for row, flow in enumerate("aaab"):
+        gateway.submit(asks(row, flow=flow))
+    fleet.set(0.0005, 0)
+    fleet.clock.run()
+    assert [row for _, row in fleet.given] == order
+
+
+def test_deadlines_order_a_flow() -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway(ordering="deadline")
+    for row, deadline_s in enumerate((None, 9.0, 3.0)):
+        gateway.submit(asks(row, deadline_s=deadline_s))
+    fleet.set(0.0005, 0)
+    fleet.clock.run()
+    assert [row for _, row in fleet.given] == [2, 1, 0]
+
+
+def test_what_finds_the_queue_full_is_shed_and_what_waits_too_long_expires() -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway(max_requests_per_priority=2, ttl_s=0.5)
+    assert [gateway.submit(asks(row)) for row in range(3)] == [-1, -1, -1]
+    assert fleet.ended == [(2, "REJECTED")]
+    gateway.abort(-1, 1)
+    fleet.set(0.6, 0)
+    fleet.clock.run()
+    assert not fleet.given
+    assert fleet.ended == [(2, "REJECTED"), (1, "ABORTED"), (0, "REJECTED")]
+    assert fleet.reject_reasons == {
+        2: "the queue is full: flow_control.max_requests_per_priority is 2",
+        0: "it waited too long at the gateway: flow_control.ttl_s is 0.5",
+    }
+    assert fleet.passages == [(2, 0.0, Passage.SHED), (1, 0.0, Passage.LEFT), (0, 0.5, Passage.EXPIRED)]
+
+
+def test_what_waits_at_the_end_of_the_run_is_unfinished() -> None:
+    fleet = Fleet(5)
+    gateway = fleet.gateway(ttl_s=inf)
+    gateway.submit(asks(0))
+    gateway.abandon()
+    assert fleet.ended == [(0, "UNFINISHED")]
+
+
+CLIENT = {"max_attempts": 3, "backoff_s": 0.05, "timeout_s": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("most", "ttl_s", "ordering", "interval_s", "retries"),
+    [
+        (None, 0.02, "fcfs", 0.0, True),
+        (2, 0.2, "deadline", 0.05, True),
+        (2, None, "fcfs", 0.05, False),
+        (4, 0.1, "fcfs", 0.0, False),
+    ],
+)
+def test_no_request_is_lost_or_served_twice(
+    most: int | None, ttl_s: float | None, ordering: str, interval_s: float, retries: bool
+) -> None:
+    scenario = small(
+        replicas=2,
+        router={"kind": "least_loaded", "signal_interval_s": interval_s},
+        engine__max_num_seqs=1,
+        flow_control={"queue_depth_threshold": 1, "max_requests": most, "ttl_s": ttl_s, "ordering": ordering},
+    )
+    if retries:
+        scenario["workload"]["client"] = CLIENT
+    result = scenarios.run(scenario)
+    requests, passages = result.records.requests, result.records.passages
+    assert passages is not None
+    assert sorted(passages.row) == list(requests.row)
+    assert len(set(requests.row)) == len(requests.row)
+    went = np.zeros(len(requests.row), bool)
+    went[passages.row[passages.passage == Passage.DISPATCHED]] = True
+    assert ((requests.replica >= 0) == went).all()
+    assert np.isin(requests.status[went], [Status.FINISHED, *[Status.ABORTED] * retries]).all()
+    assert np.isin(requests.status[~went], [Status.REJECTED, *[Status.ABORTED] * retries]).all()
+    if retries:
+        calls = result.records.calls
+        assert calls is not None
+        served = calls.first_row[requests.status == Status.FINISHED]
+        assert len(set(served)) == len(served)
+        assert calls.attempt.max() <= CLIENT["max_attempts"]
+    begun = went & ~np.isnan(requests.scheduled_s)
+    waits = np.empty(len(requests.row))
+    waits[passages.row] = passages.wait_s
+    assert (requests.scheduled_s[begun] >= (requests.arrival_s + waits)[begun] - 1e-9).all()
+    if ttl_s is not None:
+        assert waits.max() <= ttl_s + 1e-9
+    assert scenarios.run(scenario, fast_forward=False).summary == result.summary
+
+
+def test_a_gateway_that_never_holds_back_changes_nothing() -> None:
+    plain = small(replicas=2, router="least_loaded")
+    held = small(replicas=2, router="least_loaded", flow_control={"queue_depth_threshold": 10**6, "ttl_s": None})
+    shut = {"mean_gateway_wait_ms": 0.0, "p99_gateway_wait_ms": 0.0, "gateway_held_rate": 0.0}
+    summary = scenarios.run(held).summary
+    assert {key: summary[key] for key in shut} == shut
+    assert scenarios.run(plain).summary.items() <= summary.items()
+
+
+def test_prefill_and_decode_apart_have_no_gateway_queue() -> None:
+    fleet = [{"name": role, "replicas": 1, "role": role} for role in ("prefill", "decode")]
+    with pytest.raises(InputError, match="prefill and decode apart"):
+        scenarios.run(small(fleet=fleet, flow_control={}))
