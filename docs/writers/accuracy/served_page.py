@@ -70,7 +70,9 @@ def page() -> str:
     kept = json.loads(FIGURES.read_text(encoding="utf-8"))
     residuals = json.loads(FILE.read_text(encoding="utf-8"))
     lines = [
-        _HEAD.format(rows=residuals["rows"]).rstrip(),
+        _HEAD.format(
+            rows=round(sum(each["rows"] * (1.0 - each["refused"]) for each in kept["engines"].values()))
+        ).rstrip(),
         "",
         *_table("engine", kept["engines"]),
         _OTHERS.rstrip(),

@@ -67,10 +67,7 @@ class ProfileCostConfig(Strict):
     all_reduce: Annotated[bool, doc("all-reduces of tensor parallelism cost time")] = True
     expert_load: Annotated[
         Literal["even", "balanced", "power_law_1.01", "power_law_1.2"] | None,
-        doc(
-            "how tokens spread over the experts of tables; null: power_law_1.01, as by a trained gate, else even; "
-            "even: each token chooses alone, all experts equally likely"
-        ),
+        doc("how tokens spread over the experts of tables; null: power_law_1.01, even with latent attention"),
     ] = None
     moe_backend: Annotated[
         Literal["auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm"],
@@ -147,7 +144,7 @@ class ProfileCostConfig(Strict):
         model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
         others = tuple(map(read_tables, lenders))
         tables, how = read_tables(path), (self.moe_backend, others, hardware.enable_expert_parallel)
-        if self.expert_load is None:
+        if self.expert_load is None and not model.kv_lora_rank:  # gates of DeepSeek's kind are trained to be even
             with suppress(InputError):  # some tables have no such rows
                 return compose(tables, model, gpu, hardware.tensor_parallel, GENTLE, *how)
         try:

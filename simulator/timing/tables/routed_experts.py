@@ -39,7 +39,8 @@ GENTLE = "power_law_1.01"
 """The gentler of the sources' uneven loads: that of a trained gate, and of `even` without balanced rows.
 
 A gate prefers some experts: a small batch reads fewer of them, and a prompt fills more tiles for nothing. On measured
-runs of models with experts this load brings TTFT and TPOT closer than `even` (docs/served.md)."""
+runs of models with experts this load brings TTFT and TPOT closer than `even` (docs/served.md). The gate of DeepSeek-V3,
+which models with latent attention share, is trained to load all evenly (arXiv 2412.19437, section 2.1.2)."""
 GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
 """Beside the measured sizes, those at which a curve of even loads is worked out."""
 SMALL_TILE, TILE, SMALL_LOAD = 16, 64, 64
