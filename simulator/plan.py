@@ -403,7 +403,7 @@ class PolicyFeatures:
     it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
     them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
     flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
-    `View.groups` for blocks.
+    `View.groups` for blocks. `is_server`: keys that a scenario leaves out are as its server starts without them.
     """
 
     caches_prefixes: bool = False
@@ -414,6 +414,7 @@ class PolicyFeatures:
     takes_ahead: bool = False
     fills_pipelines: bool = False
     asks_groups: bool = False
+    is_server: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

@@ -5,11 +5,14 @@ are vLLM's and say so: the form is known to fit, the numbers are a default to be
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from simulator.front_end import FrontEnd
 from simulator.timing.host import Host
+
+if TYPE_CHECKING:
+    from simulator.hardware.models import Model
 
 Since = tuple[int, ...]  # a version, as (0, 19); () is before all
 _NEWEST: Since = (10**9,)
@@ -44,6 +47,25 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Startup:
+    """The circumstances on which a server's defaults depend: the GPU, the version (None: the newest), the model.
+
+    `memory_gib` and `gpu` are memory and name of each GPU. `given` has the keys that were said, dotted, with values.
+    """
+
+    memory_gib: float
+    gpu: str
+    version: str | None = None
+    model: "Model | None" = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def numbers_of(version: str) -> Since:
+    """Return the first two numbers of a version."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A server's command line, for writing it and for reading it.
 
@@ -52,12 +74,13 @@ class Launch:
     a YAML file that `options_flags` name, `variables` in the environment. `without_effect` are flags that change
     neither schedule nor step times, by what they are about; `not_modelled` those that may, by why they do not here; `*`
     in a name stands for anything.
-    `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
-    written for a policy without these keys; `written` are values that differ from the policy's parameters when they
-    are written, and `joined` makes keys of the policy that no flag says from those that one does, and from the name
-    of the `model` and the keys that flags `said`. `is_own` says that the policy is the server's own, and not only
-    near to it. `container` is an image that starts the server. A server of the same program from before a version
-    says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark on its commands.
+    `defaults` are the server's own where they depend on its circumstances; a key of `instead` that is given stands for
+    the defaults of others. `fixed` is written for a policy without these keys; `written` are values that differ from
+    the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from those
+    that one does, and from the name of the `model` and the keys that flags `said`. `is_own` says that the policy is the
+    server's own, and not only near to it. `container` is an image that starts the server. A server of the same program
+    from before a version says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark
+    on its commands.
     """
 
     programs: Sequence[str]
@@ -75,7 +98,8 @@ class Launch:
     version: str | None = None
     is_own: bool = True
     fixed: Mapping[str, object] = field(default_factory=dict)
-    defaults: Callable[[float, str, str | None], Mapping[str, object]] | None = None
+    defaults: Callable[[Startup], Mapping[str, object]] | None = None
+    instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
     remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
     joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
     written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
@@ -83,13 +107,25 @@ class Launch:
     switch: str = ""
     told_by: str = ""
 
+    def usual(self, startup: Startup) -> dict[str, object]:
+        """Return what the server does, by dotted key, where the key is not said; what else is said counts."""
+        found = {flag.key: flag.default for flag in (*self.options, *self.flags) if flag.default is not None}
+        return found | dict(self.defaults(startup) if self.defaults is not None else {})
+
+    def left_out(self, usual: Mapping[str, object], given: Mapping[str, Any]) -> dict[str, object]:
+        """Return those of the usual values that hold beside what is given."""
+        replaced = [other for key, others in self.instead.items() if given.get(key) is not None for other in others]
+        return {key: value for key, value in usual.items() if key not in given and key not in replaced}
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server: what it adds to a step (`host`) and between clients and a step (`front_end`), and how it is started.
 
-    An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
-    before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
+    An engine that schedules one way only has a host of that way alone. `overlaps_since` is the version from which on
+    an engine schedules asynchronously by default, None for none. `filters` are the seconds that top-k and top-p take
+    for each row of logits and each token of the vocabulary, of versions before one, the oldest first; nothing after
+    the last. They come on top of an asynchronous host; figures of a synchronous one hold what its runs did.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
     captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
@@ -99,7 +135,7 @@ class Server:
     front_end_source: str
     synchronous: Host | None = None
     asynchronous: Host | None = None
-    asynchronous_before: tuple[Since, Host] | None = None
+    filters: Sequence[tuple[Since, float, str]] = ()
     overlaps_since: Since | None = ()
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
@@ -107,31 +143,24 @@ class Server:
     prompt_graphs: bool = True
     all_to_all: bool = False
 
-    def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
-        """Return what the host adds to a step.
+    def host(self, version: str | None = None, async_scheduling: bool | None = None, filtered_vocab: int = 0) -> Host:
+        """Return what the host adds to a step, with its source.
 
         `version` None is the newest. `async_scheduling` None is what that version does by default. A newer version
         told to be synchronous is as slow as the last that was so by default, an older one told to be asynchronous as
-        quick as the first that is.
+        quick as the first that is. `filtered_vocab` is the vocabulary, where top-k or top-p take tokens out of it.
         """
-        numbers = _NEWEST if version is None else tuple(int(part) for part in version.split(".")[:2])
+        numbers = _NEWEST if version is None else numbers_of(version)
         overlaps = async_scheduling
         if overlaps is None:
             overlaps = self.overlaps_since is not None and numbers >= self.overlaps_since
+        if not overlaps or self.asynchronous is None:
+            return self.synchronous or self.asynchronous or Host()
         found = self.asynchronous
-        if self.asynchronous_before is not None and numbers < self.asynchronous_before[0]:
-            found = self.asynchronous_before[1]
-        return (found if overlaps else self.synchronous) or found or self.synchronous or Host()
-
-    def host_source(self, host: Host) -> str:
-        """Return where figures of the host come from; '' for figures that only the scenario has.
-
-        By the figures, so that a scenario which spells out its engine's own says the same of them.
-        """
-        for known in (self.asynchronous, (self.asynchronous_before or (None, None))[1], self.synchronous):
-            if known is not None and (known.step_s, known.per_seq_s) == (host.step_s, host.per_seq_s):
-                return known.source
-        return ""
+        each_s, source = next(((s, source) for before, s, source in self.filters if numbers < before), (0.0, ""))
+        if not filtered_vocab or not each_s:
+            return found
+        return replace(found, per_seq_s=found.per_seq_s + each_s * filtered_vocab, source=f"{found.source}; {source}")
 
     def source_of_front_end(self, front_end: FrontEnd) -> str:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""

@@ -19,5 +19,5 @@ def shared_for(scenario: str) -> None:
     """Skips the test where a shipped scenario reads measurements that are absent."""
     if scenario.startswith(("measured-", "blind-")):
         shared("measured/workloads")
-    if scenario == "study-prefix-affinity":
+    if scenario in ("study-prefix-affinity", "study-routers"):
         shared("traces/mooncake_conversation_trace.jsonl.gz")

@@ -103,7 +103,22 @@ def cost_rows(found: Mapping[str, Any]) -> list[Row]:
     for name, how in (parts or {}).items():
         word, _, words = how.partition(", ")
         rows.append((one_line(name, 120), word, words))
-    return [*rows, _host(found.get("host")), _front_end(found.get("front_end"))]
+    rows += [_host(found.get("host")), _front_end(found.get("front_end"))]
+    return [*rows, *_settings(found.get("defaults"))]
+
+
+def _settings(told: Mapping[str, Any] | None) -> Iterator[Row]:
+    """Yield which settings are the server's own, and which are not; nothing under plain defaults."""
+    if told is not None:
+        yield "settings", "default", f"{told['of']}: {_keys(told['taken'], ' ')}"
+        if told["otherwise"]:
+            yield "settings", "given", f"not as {told['of']} by default: {_keys(told['otherwise'], ', not ')}"
+        for path, why in told.get("gave_way", {}).items():
+            yield "settings", "default", f"{path} is false: {why}"
+
+
+def _keys(values: Mapping[str, Any], between: str) -> str:
+    return "; ".join(f"{path.partition('.')[2]}{between}{value}" for path, value in values.items())
 
 
 def _groups(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -27,7 +27,7 @@ def _loras(scenario: Scenario) -> Loras | None:
 def build_adapters(scenario: Scenario) -> Loras | None:
     """Build the price of adapters; None without them, and where the cost of steps says all by itself."""
     found = _loras(scenario)
-    return found if isinstance(scenario.cost, (RooflineCostConfig, ProfileCostConfig)) else None
+    return found if isinstance(scenario.resolve_cost(), (RooflineCostConfig, ProfileCostConfig)) else None
 
 
 def adapter_bytes(scenario: Scenario) -> int:

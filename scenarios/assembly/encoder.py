@@ -10,7 +10,7 @@ def build_encoder(scenario: Scenario) -> EncoderTime | None:
     """Build the price of images; None where a server takes none, or where the cost of steps says all by itself."""
     if scenario.engine.parameter("max_image_embeddings") is None:
         return None
-    if not isinstance(scenario.cost, (RooflineCostConfig, ProfileCostConfig)):
+    if not isinstance(scenario.resolve_cost(), (RooflineCostConfig, ProfileCostConfig)):
         return None
     model = scenario.resolve_model()
     if not model.encoder_parameters:

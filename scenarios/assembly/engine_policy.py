@@ -31,7 +31,7 @@ def build_policy(scenario: Scenario) -> Policy:
     except InputError as error:
         raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
     refuse_unused(scenario)
-    parameters = {key: value for key, value in engine.given().items() if key in own}
+    parameters = {key: value for key, value in engine.settled().items() if key in own}
     order = engine.parameter("order") if "order" in own else None
     if isinstance(order, str):
         parameters["order"] = build_order(scenario, order)
@@ -123,9 +123,10 @@ def _resolved_group(group: Group) -> dict[str, object]:
         "name": group.name,
         **({} if group.role == "both" else {"role": group.role}),
         **scales,
-        **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
+        **{key: whole[key] for key in ("replicas", "model", "hardware")},
+        "cost": group.scenario.resolve_cost().model_dump(),
         **({} if host is None else {"host": host}),
-        "engine": type(engine).model_validate(_resolved_engine(group.scenario)).resolved(),
+        "engine": type(engine).model_validate(_resolved_engine(group.scenario)).with_usual(engine.usual).resolved(),
     }
 
 

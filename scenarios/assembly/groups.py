@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from scenarios.assembly.unused_keys import unused
 from scenarios.schema.autoscaling import AutoscalingConfig
+from scenarios.schema.left_out import Around
 from scenarios.schema.scenario import GroupConfig, Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.origin import Origin
@@ -76,14 +77,17 @@ def _alone(scenario: Scenario, place: int, group: GroupConfig) -> Scenario:
         "name": scenario.name,
         "seed": scenario.seed,
         **merged(scenario, group),
+        "sampling": scenario.sampling,
         "replicas": group.initial_replicas,
         "workload": scenario.workload,
         "slo": scenario.slo,
         "measure": scenario.measure,
     }
     origin = _GroupOrigin(scenario._origin, place, group.model_dump(exclude_none=True))
+    link = scenario.kv_transfer
+    around: Around = {"role": group.role, "pulls": link is not None and link.connector is not None}
     try:
-        found = Scenario.model_validate(data)
+        found = Scenario.model_validate(data, context=around)
     except ValidationError as error:
         raise origin.error(explain(error, Scenario, data)) from None
     found._base_dir, found._origin = scenario.base_dir, origin

@@ -147,7 +147,7 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
     given = drafts_of(scenario)
     if given is None or given.method == "ngram":
         return None
-    if not isinstance(scenario.cost, (RooflineCostConfig, ProfileCostConfig)):
+    if not isinstance(scenario.resolve_cost(), (RooflineCostConfig, ProfileCostConfig)):
         return None
     model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
     own = given.resolve_draft_model()
@@ -162,7 +162,7 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
 
 def _pass(scenario: Scenario, own: Model) -> CostModel:
     """The cost of a pass of a draft model: measured kernels where the scenario's cost has them, else its roofline."""
-    if isinstance(scenario.cost, ProfileCostConfig):
+    if isinstance(scenario.resolve_cost(), ProfileCostConfig):
         from simulator.timing.profile import ProfileCost
 
         changed = {"model": own.name, "host": HostConfig(step_s=0.0, per_seq_s=0.0)}

@@ -39,6 +39,7 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
     values |= {f"hardware.{key}": value for key, value in scenario.hardware.model_dump().items()}
     if any(flag.key == STATIC for flag in launch.flags) and values[STATIC] is None:
         values[STATIC] = _static_share(scenario, built)
+    values["sampling"] = None if scenario.sampling is None else scenario.sampling.model_dump(exclude_none=True) or None
     values |= launch.written(built, values) if launch.written is not None else {}
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]

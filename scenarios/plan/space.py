@@ -18,6 +18,7 @@ from scenarios.plan.candidate import (
 )
 from scenarios.plan.sizes import with_sizes
 from scenarios.runs.variants import as_variant, split_variants
+from scenarios.schema.cost.auto import AutoCostConfig
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.loader import load
@@ -182,9 +183,9 @@ def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Settin
     if isinstance(base.cost, LinearCostConfig):
         note = "warning: a linear cost takes the same time on every GPU: they differ only in memory and price"
         return settings, [note]
-    if not isinstance(base.cost, ProfileCostConfig):
+    if not isinstance(base.cost, (ProfileCostConfig, AutoCostConfig)):
         return settings, []
-    pinned = base.cost.name is not None or base.cost.path is not None
+    pinned = isinstance(base.cost, ProfileCostConfig) and (base.cost.name or base.cost.path) is not None
     without = [gpu for gpu in gpus if not _has_profile(load(base, ["cost={kind: profile}", f"{GPU}={gpu}"]))]
     if without:
         note = (

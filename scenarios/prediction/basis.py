@@ -59,7 +59,7 @@ def basis_of(fleet: Sequence[BuiltGroup]) -> Basis | None:
 
 
 def _of_group(built: BuiltGroup) -> Basis | None:
-    kind = built.group.scenario.cost.kind
+    kind = built.group.scenario.resolve_cost().kind
     if kind == "roofline":
         return Basis(ROOFLINE, "operations and bytes of the model, no measured kernel")
     if kind != "profile":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
 from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.policies import server_of
@@ -58,12 +59,13 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
         "replicas": group.replicas,
         "cost": {"kind": _kind(scenario), **_cost(scenario, cost)},
         **_around(scenario, cost),
+        **({} if (told := compared(scenario)) is None else {"defaults": told}),
     }
 
 
 def _kind(scenario: Scenario) -> str:
     """Return the kind of cost; of a user's own the class without the folder, which differs between machines."""
-    own = scenario.cost
+    own = scenario.resolve_cost()
     return f"{own.file.name}:{own.kind.rpartition(':')[2]}" if isinstance(own, OwnCostConfig) else own.kind
 
 
@@ -73,7 +75,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):
         host = scenario.resolve_host()
-        source = server.host_source(host) or GIVEN_BY
+        source = host.source or GIVEN_BY
         found["host"] = {"step_s": host.step_s, "per_seq_s": host.per_seq_s, "from": source}
     elif (own := _profile(scenario, cost)) is not None:
         source = str(own.document["host"].get("from", ""))
@@ -87,7 +89,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
 
 def _profile(scenario: Scenario, cost: CostModel) -> Profile | None:
     """Return the profile that prices the steps; None for another cost, which does not load the profiles' modules."""
-    if scenario.cost.kind != "profile":
+    if scenario.resolve_cost().kind != "profile":
         return None
     from simulator.timing.profile import ProfileCost
 
@@ -98,7 +100,7 @@ def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """Return the profile's name, the known error of its step times, and the source of each of its parts."""
     profile = _profile(scenario, cost)
     if profile is None:
-        given = isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig))
+        given = isinstance(scenario.resolve_cost(), (LinearCostConfig, OwnCostConfig))
         return {"error": GIVEN if given else NOT_VALIDATED}
     from scenarios.profiles import held_out_mape
     from simulator.timing.tables import parts_of

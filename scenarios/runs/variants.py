@@ -122,6 +122,10 @@ def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str]
             one, other = variants[first].text, variants[index].text
             what = f"{one} is named twice" if one == other else f"{other} is the same as {one}"
             raise InputError(what, file=FLAG, hint="every policy with its settings is compared once")
+    differing = _by_default(scenarios)
+    for place, notes_of in enumerate(notes):
+        if place in differing:
+            notes_of.append(differing[place])
     labels = arrange(resolved, [variant.settings for variant in variants])
     for key, those in refused.items():
         if len(those) == len(variants):
@@ -131,6 +135,30 @@ def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str]
             for notes_of in notes:
                 notes_of.append(said)
     return {label.text: Chosen(scenarios[label.place], tuple(notes[label.place])) for label in labels}
+
+
+def _by_default(scenarios: Sequence[Scenario]) -> dict[int, str]:
+    """Say of a server's policy beside plain ones which settings it has by default and they have not, by place."""
+    found: dict[int, str] = {}
+    plain = [scenario for scenario in scenarios if scenario.defaults is None]
+    for place, scenario in enumerate(scenarios):
+        if scenario.defaults is None or not plain:
+            continue
+        other = plain[0].resolved()
+        differ = [
+            f"{path.partition('.')[2]} {value}"
+            for path, value in scenario.defaults.taken.items()
+            for room, _, key in [path.partition(".")]
+            if other[room].get(key) != value
+        ]
+        costs = [one.resolve_cost().kind for one in (scenario, plain[0])]
+        differ += [f"cost {costs[0]}, not {costs[1]}"] if "cost" not in scenario.model_fields_set else []
+        if differ:
+            left = "--set makes them equal"
+            found[place] = (
+                f"has by default, as {scenario.defaults.server}, what others have not: {', '.join(differ)}; {left}"
+            )
+    return found
 
 
 def _scenario(

@@ -1,4 +1,4 @@
-"""`host:` and `front_end:`, what a server adds around the kernels of a step; by default that of the policy's engine."""
+"""`host:`, `sampling:` and `front_end:`, what a server adds around a step's kernels; by default the engine's own."""
 
 from typing import Annotated
 
@@ -15,13 +15,39 @@ class HostConfig(Strict):
 
     By default it is that of the policy's engine (`simulator/servers.py`): of vLLM by `version` and, where that is
     given, `async_scheduling`: 1.3 ms and 72 microseconds a request where scheduling is synchronous (the default before
-    0.14), 0.3 ms and 15 microseconds up to 0.18, 0.3 ms from 0.19 on; of SGLang and TensorRT-LLM by `async_scheduling`,
-    their overlap schedule. `kind: linear` has the host in `base_s`, and a profile that was fitted to whole steps has it
+    0.14), 0.3 ms otherwise, and what `sampling` takes; of SGLang and TensorRT-LLM by `async_scheduling`, their overlap
+    schedule. `kind: linear` has the host in `base_s`, and a profile that was fitted to whole steps has it
     in itself: there nothing is added by default.
     """
 
     step_s: Annotated[Seconds | None, doc("time of every step; null: the engine's")] = None
     per_seq_s: Annotated[Seconds | None, doc("time for each request of a step; null: the engine's")] = None
+
+
+class SamplingConfig(Strict):
+    """How requests ask for their next token, as vLLM names it. It matters for the time of a step alone.
+
+    Where top-k or top-p take tokens out, vLLM up to 0.20 looks through the whole vocabulary for each request of a step:
+    by a sort up to 0.16, 15 microseconds for 131,072 tokens, and by a kernel of its own from 0.17, 4 microseconds.
+    Greedy requests (`temperature: 0`), as benchmarks send them, and other engines take no such time. What is left out
+    is as the model's generation_config.json says, which vLLM takes too: of a built-in model, or beside a config.json.
+    """
+
+    temperature: Annotated[
+        Annotated[float, Field(ge=0, le=100)] | None, doc("0: the likeliest token; null: the model's")
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Field(ge=-1, le=10**7)] | None,
+        doc("likeliest tokens to draw from; 0, -1: all; null: the model's"),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        doc("likelihood of the tokens to draw from; 1: all; null: the model's"),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | None,
+        doc("least share of the likeliest token's likelihood; it takes no time here; null: the model's"),
+    ] = None
 
 
 class FrontEndConfig(Strict):

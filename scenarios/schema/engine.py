@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from annotated_types import DocInfo, Unit, doc
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
 
 from scenarios.schema.allowed import speculative_schema
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
@@ -87,6 +87,20 @@ class Engine(Strict):
         Unit("tokens"),
     ] = None
 
+    _usual: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    def with_usual(self, usual: Mapping[str, Any]) -> Self:
+        """Return the engine with these values of keys that were left out, and that stay left out."""
+        found = self.model_copy()
+        found.__dict__.update(usual)
+        found._usual = usual
+        return found
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        """The server's values of keys that were left out."""
+        return self._usual
+
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
@@ -104,8 +118,8 @@ class Engine(Strict):
         return {**own, **(QUEUES[str(order)].parameters if order in QUEUES else {})}
 
     def parameter(self, key: str, default: Any = None) -> Any:
-        """The value of a parameter: as given, or the policy's or order's default; `default` where they have neither."""
-        given = self.given()
+        """The value of a parameter: as given, or the server's, policy's or order's default; else `default`."""
+        given = {**self._usual, **self.given()}
         if key in given:
             return given[key]
         known = self.takes().get(key)
@@ -122,7 +136,11 @@ class Engine(Strict):
             own["speculative_config"] = drafts.model_dump(exclude_defaults=True)
         known = {} if self.policy_file else {key: each.default for key, each in self.takes().items()}
         defaults = {key: value for key, value in known.items() if key not in ONLY_GIVEN}
-        return own | defaults | self.given()
+        return {**own, **defaults, **self._usual, **self.given()}
+
+    def settled(self) -> dict[str, Any]:
+        """The parameters that were given, and those that are the server's."""
+        return {key: value for key, value in self._usual.items() if key not in ENGINE_KEYS} | self.given()
 
 
 CAPS = ("max_num_queued_reqs", "max_num_queued_tokens")

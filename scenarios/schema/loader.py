@@ -222,9 +222,10 @@ def _read_model_config(document: _Document) -> None:
 
 
 def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath) -> None:
-    """Replace the path in the model of `holder`, which stands under `around`."""
+    """Replace the path in the model of `holder`, which stands under `around`; the scenario's own tells `sampling`."""
     from simulator.hardware.model_config import is_config, read_model_config
     from simulator.hardware.precision import spelled_out
+    from simulator.sampling import beside
 
     written = holder.get("model")
     path, changes = (written.get("base"), written) if isinstance(written, Mapping) else (written, {})
@@ -234,6 +235,7 @@ def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath
     try:
         model = read_model_config(Path(path))
         own = spelled_out({name: value for name, value in changes.items() if name != "base"})
+        asked = {} if around else beside(Path(path))
     except InputError as error:
         raise document.origin.error([Finding(key, error.message, error.hint)]) from None
     defaults = {field.name: field.default for field in fields(model)}
@@ -241,6 +243,9 @@ def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath
     if own:
         dimensions["name"] = f"{model.name} (changed)"
     holder["model"] = {**dimensions, **own}
+    own_sampling = holder.get("sampling")
+    if asked and (own_sampling is None or isinstance(own_sampling, dict)):
+        holder["sampling"] = {**asked, **(own_sampling or {})}
 
 
 def _absolute(base: Path, written: str) -> Path:

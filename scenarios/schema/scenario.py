@@ -19,18 +19,20 @@ from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
     Tag,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
 
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
-from scenarios.schema.around import FrontEndConfig, HostConfig
+from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
-from scenarios.schema.cost import Cost, RooflineCostConfig
+from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.flow_control import FlowControlConfig
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
+from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.measure import Measure
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.router import Router, RouterConfig, as_config
@@ -208,10 +210,15 @@ class Scenario(Strict):
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
-    cost: Annotated[Cost, doc("source of the step times")] = RooflineCostConfig(kind="roofline")
+    cost: Annotated[Cost, doc("source of the step times; of a policy that is a server's, left out: auto")] = (
+        RooflineCostConfig(kind="roofline")
+    )
     host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
         None
     )
+    sampling: Annotated[
+        SamplingConfig | None, doc("how requests ask for the next token; null: as the model's generation config says")
+    ] = None
     workload: Annotated[
         Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
         Discriminator(_workload_tag),
@@ -247,6 +254,12 @@ class Scenario(Strict):
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
+    _defaults: Defaults | None = PrivateAttr(default=None)
+
+    @property
+    def defaults(self) -> Defaults | None:
+        """The server's defaults, which hold for keys that are left out; None where the plain ones do."""
+        return self._defaults
 
     @property
     def base_dir(self) -> Path:
@@ -256,6 +269,7 @@ class Scenario(Strict):
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
         found = {**self.model_dump(), "engine": self.engine.resolved(), **self.resolved_around()}
+        found["cost"] = self.resolve_cost().model_dump()
         if self.fleet is not None:
             found["fleet"] = [
                 {**group.model_dump(exclude_none=True), "replicas": group.initial_replicas} for group in self.fleet
@@ -268,8 +282,9 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
-        if self.flow_control is None:
-            del found["flow_control"]
+        for name in ("sampling", "flow_control"):
+            if getattr(self, name) is None:
+                del found[name]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
@@ -318,24 +333,32 @@ class Scenario(Strict):
         gpu = self.hardware.gpu
         return find_gpu(gpu) if isinstance(gpu, str) else custom_gpu(gpu)
 
+    def resolve_cost(self) -> Cost:
+        """The source of the step times, `auto` being what it stands for."""
+        return self.cost.chosen(self)[0] if isinstance(self.cost, AutoCostConfig) else self.cost
+
     def resolve_host(self) -> Host:
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.
 
         A kind of cost that has the host in its own times adds nothing by default.
         """
         from simulator.policies import server_of
+        from simulator.sampling import completed
         from simulator.timing.host import Host
 
         usual = Host()
         if self.cost.takes_host(self):
-            asked = self.engine.given().get("async_scheduling")
+            asked = self.engine.settled().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
-            usual = server_of(self.engine.policy).host(version, asked)
+            model, said = self.resolve_model(), {} if self.sampling is None else self.sampling.model_dump()
+            filtered = model.vocab if completed(model.name, said).filters else 0
+            usual = server_of(self.engine.policy).host(version, asked, filtered)
         own = self.host
         if own is None:
             return usual
         step_s = usual.step_s if own.step_s is None else own.step_s
-        return Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
+        found = Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
+        return usual if found == replace(usual, source=found.source) else found
 
     def resolve_front_end(self) -> FrontEnd:
         """The front end between clients and engine; nothing without the key."""
@@ -352,6 +375,14 @@ class Scenario(Strict):
     def resolve_slo(self) -> Slo | None:
         """Limits and targets as the metrics take them; None where the scenario has none."""
         return None if self.slo is None else self.slo.slo()
+
+    @model_validator(mode="after")
+    def _as_its_server(self, info: ValidationInfo) -> Self:
+        """Take the server's defaults for keys that are left out; they do not become given."""
+        if is_servers(self):
+            self._defaults = defaults_of(self, info.context or Around())
+            self.__dict__ |= self._defaults.filled(self)
+        return self
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:

@@ -16,6 +16,7 @@ _TAKEN = {
 BELONGS: Mapping[str, str] = {
     **_TAKEN,
     "model": "is the top-level `model`",
+    "generation_config": "is the top-level `sampling`",
     "swap_space": "is `hardware.swap_space_gib`",
     "dtype": "is of the model: `model: {base: NAME, dtype_bytes: 2}` (1 for fp8, 4 for float32)",
     "quantization": "is of the model: `model: {base: NAME, quantization: fp8}`",

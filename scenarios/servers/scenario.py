@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scenarios.assembly.replica_parts import build
+from scenarios.assembly.replica_parts import STATIC, build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -20,9 +20,10 @@ from scenarios.servers.start import Start, policy_of
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.policies import policy_class, policy_parameters
-from simulator.servers import Launch
+from simulator.servers import Launch, Startup
 
-_SECTIONS = ("model", "hardware", "cost", "engine", "replicas", "workload")
+_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "workload")
+_PLAIN = {"kind": "linear", "base_s": 1.0, "per_token_s": 0.0, "per_context_token_s": 0.0}  # takes no server's defaults
 _PLACEHOLDER = {"preset": "chat", "rate": 1.0, "requests": 500}
 _GPU = "h200"  # the default of a scenario
 _VERSION, _TOKENS = "engine.version", "kv_tokens"
@@ -90,7 +91,10 @@ def make(
     places = {"model": why, "hardware.gpu": why_gpu, "engine.policy": f"the scheduler of {launch.programs[0]}"}
     if "version" in policy_parameters(policy_class(policy_of(launch))):
         data[_VERSION], places[_VERSION] = version_of(launch, starts, read.taken.pop(_VERSION, None))
-    given = _given(launch, read, card, data.get(_VERSION), places)
+    dimensions = load({"model": model, "workload": _PLACEHOLDER}).resolve_model()
+    said = data.get(_VERSION)
+    startup = Startup(find_gpu(card).memory_gib, card, None if said is None else str(said), dimensions)
+    given = _given(launch, read, startup, places)
     _accept(given, places, notes)
     _settle(launch, data, given, places)
     return _finish(data, places, read, notes, trace, overrides)
@@ -103,17 +107,15 @@ def _gpu(starts: Sequence[Start], asked: str | None, chosen: str | None) -> tupl
     return (named, "its name in the source") if named else (_GPU, "NOT SAID, and it decides the most: --gpu NAME")
 
 
-def _given(launch: Launch, read: Read, card: str, version: object, places: dict[str, str]) -> dict[str, Any]:
+def _given(launch: Launch, read: Read, startup: Startup, places: dict[str, str]) -> dict[str, Any]:
     """Return what flags say and, where they say nothing, what the server then does."""
     given = {key: value for key, (value, _) in read.taken.items()}
     places |= {key: flag for key, (_, flag) in read.taken.items()}
-    defaults = {flag.key: flag.default for flag in (*launch.options, *launch.flags) if flag.default is not None}
-    if launch.defaults is not None:
-        memory = find_gpu(card).memory_gib
-        defaults |= launch.defaults(memory, card, None if version is None else str(version))
-    for key, value in defaults.items():
-        if key not in given:
-            given[key], places[key] = value, _BY_DEFAULT
+    usual = launch.usual(replace(startup, given=given))
+    if _TOKENS in given:
+        usual.pop(STATIC, None)
+    for key, value in launch.left_out(usual, given).items():
+        given[key], places[key] = value, _BY_DEFAULT
     about = {**given, "model": read.model, "said": frozenset(read.taken)}
     for key, value in (launch.joined(about) if launch.joined else {}).items():
         given[key], places[key] = value, "follows from the others"
@@ -152,7 +154,7 @@ def _settle(launch: Launch, data: dict[str, Any], given: dict[str, Any], places:
     if given.get("engine.enable_prefix_caching") and not caches_prefixes(policy_of(launch)):
         given["engine.enable_prefix_caching"] = False
     own = {f"engine.{key}" for key in engine_keys(policy_of(launch), {})}
-    plain = load({"engine": {"policy": policy_of(launch)}, "workload": _PLACEHOLDER}).resolved()
+    plain = load({"engine": {"policy": policy_of(launch)}, "cost": _PLAIN, "workload": _PLACEHOLDER}).resolved()
     usual = {f"{section}.{key}": value for section in ("hardware", "engine") for key, value in plain[section].items()}
     for key, value in given.items():
         is_own = not key.startswith("engine.") or key in own

@@ -7,9 +7,9 @@ content by these keys alone.
 
 import sys
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from operator import eq
-from struct import iter_unpack
+from struct import unpack
 from typing import Final, cast
 
 from simulator.errors import InputError
@@ -136,17 +136,18 @@ class BlockKeys:
             place += more
             key = turn[more]
 
-    def _names(self, start: int, stop: int) -> list[tuple[Hashable, ...]]:
+    def _names(self, start: int, stop: int) -> Sequence[Hashable]:
         """What these blocks hold: their tokens, and the images that lie in them."""
         size, request = self._size, self._request
         packed = _BYTES * size
         if not request.images and not self._lookahead:
-            return list(iter_unpack(f"{packed}s", self._tokens[packed * start : packed * stop]))
+            return unpack(f"{packed}s" * (stop - start), self._tokens[packed * start : packed * stop])
         covered = packed + _BYTES * self._lookahead
-        return [
+        named = [
             _with_images(request, block * size, size, (self._tokens[block * packed : block * packed + covered],))
             for block in range(start, stop)
         ]
+        return [name if len(name) > 1 else name[0] for name in named]
 
 
 def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:

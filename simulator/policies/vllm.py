@@ -1,6 +1,7 @@
 """vLLM's v1 scheduler with the defaults of its server; `chunked_prefill` is the same scheduler with plain ones."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from simulator.policies.chunked_prefill import SERVER, SYSTEM, ChunkedPrefill
 
@@ -9,4 +10,7 @@ __all__ = ["SERVER", "SYSTEM", "Vllm"]
 
 @dataclass(frozen=True, slots=True)
 class Vllm(ChunkedPrefill):
-    """`ChunkedPrefill`, rule for rule. A default of the server that is not the plain one is declared here: none is."""
+    """`ChunkedPrefill`, rule for rule; keys that are left out are as `vllm serve` of that version has them on that GPU
+    (`defaults` in simulator/policies/parts/vllm_server.py), unless the cost of steps is one's own."""
+
+    is_server: ClassVar[bool] = True

@@ -27,10 +27,12 @@ OTHER_NAMES = {
     "scenarios/cli/export.py": {"vllm"},
     "scenarios/plan/experiment_files.py": {"vllm"},
     "scenarios/profiles.py": {"vllm"},
+    "scenarios/schema/benchmark.py": {"vllm"},  # a client
     "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
     "simulator/policies/real/programs/sglang_engine.py": {"sglang"},
     "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
     "simulator/policies/sglang/__init__.py": {"sglang"},  # whose kernels
+    "simulator/sampling.py": {"vllm"},  # what a flag says
     "simulator/servers.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""

@@ -1,7 +1,8 @@
 """What a key that is left out of a scenario costs in error: on servers whose runs were measured.
 
 A newcomer writes model, GPU, parallel sizes, version and traffic. The full scenario has every key that is known of the
-server. Each key is taken out of the full one alone, and all of them together.
+server. Each key is taken out of the full one alone, and all of them together. What is left out is then as the server
+of that version has it by default on that GPU, and `cost` is `auto`.
 """
 
 import math
@@ -35,8 +36,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "gpu_memory_utilization": ("hardware.gpu_memory_utilization",),
 }
 """What is taken out, by the name in the tables."""
-SAID = ("version",)
-"""What a newcomer says of these."""
+SAID = {"engine": ("policy", "version"), "hardware": ("gpu", "tensor_parallel", "enable_expert_parallel")}
+"""What a newcomer says of these; of the rest the model, the replicas and the traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ def variants(full: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The scenario, without each of its keys, and without all that a newcomer does not say."""
     found = {FULL: deepcopy(dict(full))}
     found |= {name: without(full, paths) for name, paths in KEYS.items() if any(_has(full, path) for path in paths)}
-    left_out = [path for name, paths in KEYS.items() if name not in SAID for path in paths]
-    found[NEWCOMER] = without(full, [*left_out, "host", "front_end"])
+    unsaid = [f"{room}.{key}" for room, said in SAID.items() for key in full.get(room, {}) if key not in said]
+    found[NEWCOMER] = without(full, [*unsaid, "cost", "host", "front_end"])
     return found
 
 

@@ -11,7 +11,10 @@ _NEWCOMER = """# What each key costs
 This page is generated: `make pages PAGES=newcomer` writes it from figures that
 `python -m docs.writers.accuracy.others newcomer` keeps. A newcomer writes model, GPU, parallel sizes, version and
 traffic; the full scenario says all that is known of the server. Between the two, each key is left out of the full
-scenario alone, so a line says what that key is worth. An error is simulated over measured, less one.
+scenario alone, so a line says what that key is worth. What is left out is as `vllm serve` (SGLang, TensorRT-LLM) of
+that version has it by default on that GPU, and `cost` is the best there is ([Scenarios](scenarios.md#defaults)). A
+server that was started with other flags is off by what they do: the first two below had `--max-num-seqs 128`, and the
+default is 1,024. An error is simulated over measured, less one.
 
 ## Servers with a log of every request
 
@@ -43,9 +46,10 @@ taken in the same way. All {rows} were seen; nothing was fitted to them.
 
 {why}
 
-How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. In short: a fleet has no
-groups that prefill or decode whose ranks step together, so a decoding rank of attention data parallel is a replica of
-its own with its share of the experts, and the exchange of tokens costs nothing; schedulers and kernels are vLLM's.
+How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. The figures below are older
+than that: they are of fleets without groups whose ranks step together, so a decoding rank of attention data parallel
+was a replica of its own with its share of the experts, and the exchange of tokens cost nothing; schedulers and kernels
+were vLLM's.
 
 | | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |

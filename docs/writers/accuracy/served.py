@@ -288,6 +288,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         "hardware": hardware,
         "replicas": data,
         "cost": _cost(row, recipe),
+        "sampling": {"temperature": 0},  # InferenceX's client asks for the likeliest token
         "front_end": {},
         "engine": dict(_engine(row, recipe, data)),
         "workload": {
@@ -320,3 +321,6 @@ def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:
             yield "disable_hybrid_kv_cache_manager", True
     elif row.engine == "trtllm":
         yield "async_scheduling", True
+        yield "enable_chunked_prefill", True
+    yield "enable_prefix_caching", False
+    yield "block_size", 16

@@ -80,7 +80,11 @@ def _cheaper(evidence: Evidence) -> str | None:
     """Return the cheapest GPU that costs less and holds the weights with half as much again for KV."""
     scenario = evidence.scenario
     own = scenario.resolve_gpu()
-    if scenario.cost.kind != "roofline" or own.usd_per_hour is None or scenario.hardware.num_gpu_blocks is not None:
+    if (
+        scenario.resolve_cost().kind != "roofline"
+        or own.usd_per_hour is None
+        or scenario.hardware.num_gpu_blocks is not None
+    ):
         return None
     weights_gib = scenario.resolve_model().weight_bytes(scenario.hardware.tensor_parallel) / 2**30
     able = [

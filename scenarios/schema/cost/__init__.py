@@ -8,15 +8,16 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag
 
+from scenarios.schema.cost.auto import AutoCostConfig
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.cost.roofline import RooflineCostConfig
 
-__all__ = ["Cost", "LinearCostConfig", "OwnCostConfig", "ProfileCostConfig", "RooflineCostConfig"]
+__all__ = ["AutoCostConfig", "Cost", "LinearCostConfig", "OwnCostConfig", "ProfileCostConfig", "RooflineCostConfig"]
 
 BuiltInCost = Annotated[
-    LinearCostConfig | RooflineCostConfig | ProfileCostConfig,
+    LinearCostConfig | RooflineCostConfig | ProfileCostConfig | AutoCostConfig,
     Field(discriminator="kind"),
 ]
 

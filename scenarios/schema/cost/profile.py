@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ASSUMED = "assumed"
 """The source of a profile's host times, if they were not measured with it."""
 
+HOPPER, TRITON_MXFP4_SINCE = ("h100", "h200"), (0, 12)
 GRAPH_TOKENS = 512
 """The largest batch for which vLLM captures CUDA graphs, unless twice max_num_seqs is less (vLLM 0.19)."""
 
@@ -44,7 +45,7 @@ class ProfileCostConfig(Strict):
     A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from tables
     of its GPU: those of the policy's engine that hold all its parts, of the version nearest to `engine.version` or the
     newest. What they all lack comes from tables of other engines on the same GPU, which `provenance` calls borrowed;
-    what nobody measured is refused by name.
+    where that is not enough, these come first. What nobody measured is refused by name.
     """
 
     elsewhere: ClassVar = staticmethod(host_key)
@@ -86,9 +87,7 @@ class ProfileCostConfig(Strict):
         from simulator.timing.launches import layer_launch_s
         from simulator.timing.profile import Options, ProfileCost
 
-        profile = self._find(scenario)
-        self._check(scenario, profile)
-        self._check_experts(scenario, profile)
+        profile = self.found(scenario)
         most = self.max_capture_tokens
         if most is None:
             most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
@@ -101,6 +100,13 @@ class ProfileCostConfig(Strict):
             layer_s = layer_launch_s(scenario.resolve_model())
             options = replace(options, layer_launch_s=layer_s, launched_above=held)
         return ProfileCost(profile, options)
+
+    def found(self, scenario: Priced) -> Profile:
+        """The profile that fits the scenario. InputError where there is none, or it is of something else."""
+        profile = self._find(scenario)
+        self._check(scenario, profile)
+        self._check_experts(scenario, profile)
+        return profile
 
     def takes_host(self, scenario: Priced) -> bool:
         """Return whether the engine's host is added by default: measured whole steps have it already."""
@@ -143,7 +149,7 @@ class ProfileCostConfig(Strict):
 
         model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
         others = tuple(map(read_tables, lenders))
-        tables, how = read_tables(path), (self.moe_backend, others, hardware.enable_expert_parallel)
+        tables, how = read_tables(path), (self._backend(scenario), others, hardware.enable_expert_parallel)
         if self.expert_load is None and not model.kv_lora_rank:  # gates of DeepSeek's kind are trained to be even
             with suppress(InputError):  # some tables have no such rows
                 return compose(tables, model, gpu, hardware.tensor_parallel, GENTLE, *how)
@@ -151,6 +157,27 @@ class ProfileCostConfig(Strict):
             return compose(tables, model, gpu, hardware.tensor_parallel, self.expert_load or EVEN, *how)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
+
+    def _backend(self, scenario: Priced) -> str:
+        """The kernels of the experts: as asked for, or those that the version chooses where tables have a newer one's.
+
+        vLLM has the package of Triton's mxfp4 kernels since 0.12 (vllm pull request 28788). Before, Hopper computes
+        mxfp4 by Marlin (`get_mxfp4_backend`, vllm/model_executor/layers/quantization/mxfp4.py:136 of 0.11.2), as later
+        versions do with VLLM_MXFP4_USE_MARLIN=1 alone (line 156 of 0.16.0).
+        """
+        from simulator.policies import server_of
+        from simulator.policies.parts.vllm_server import VLLM
+
+        asks, engine = self.moe_backend, scenario.engine
+        if (
+            asks != "auto"
+            or server_of(engine.policy).kernels != VLLM.kernels
+            or scenario.resolve_gpu().name not in HOPPER
+        ):
+            return asks
+        version = str(engine.parameter("version", "")).split(".")[:2]
+        old = len(version) == 2 and all(map(str.isdigit, version)) and tuple(map(int, version)) < TRITON_MXFP4_SINCE
+        return "marlin" if old and scenario.resolve_model().expert_dtype == "mxfp4" else asks
 
     def _fitting(self, scenario: Priced) -> Profile:
         """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to."""
@@ -169,12 +196,12 @@ class ProfileCostConfig(Strict):
         engine = scenario.engine
         own, others = tables_for(of_gpu, server_of(engine.policy).kernels, str(engine.parameter("version")))
         lacking: InputError | None = None
-        for lenders in ((), (*own[1:], *others)):
-            for path in own:
-                try:
-                    return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
-                except InputError as error:
-                    lacking = lacking or error
+        every = (*own, *others)
+        for path, lenders in (*((p, ()) for p in own), *((p, every) for p in every)):
+            try:
+                return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
+            except InputError as error:
+                lacking = lacking or error
         if lacking is not None:
             raise lacking
         what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"

@@ -4,19 +4,29 @@ Flags and defaults are those of vLLM 0.33, vllm/engine/arg_utils.py and vllm/con
 own take these.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from simulator.front_end import FrontEnd
 from simulator.policies.parts import vllm_offload as offload
 from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
-from simulator.servers import Flag, Launch, Server
+from simulator.sampling import read_generation, read_override
+from simulator.servers import Flag, Launch, Server, Startup, numbers_of
 from simulator.timing.host import Host
 
 SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
 LIKE_SYNC = replace(SYNC, source="assumed: as vLLM 0.12, which is synchronous too")
-_ASYNC = Host(0.3e-3, 15e-6, "vLLM 0.15 to 0.18: ITL less kernels on H100 servers, 10 to 20 us a request")
-_ASYNC_SINCE_0_19 = Host(0.3e-3, 0.0, "vLLM 0.19: assumed; two servers in process leave nothing for a request")
+_ASYNC = Host(0.3e-3, 0.0, "vLLM 0.15 to 0.19: greedy servers leave nothing for a request")
+_FILTERS = (
+    ((0, 17), 15e-6 / 2**17, "PyTorch's sort for top-k and top-p, 15 us a row of 131,072 (vllm pull request 32558)"),
+    ((0, 21), 4e-6 / 2**17, "Triton's top-k and top-p, 4 us a row of 131,072 (vllm pull requests 33538, 40376)"),
+)
+"""What vLLM filters the vocabulary with (vllm/v1/sample/ops/topk_topp_sampler.py): PyTorch's sort up to 0.16, Triton's
+kernel from 8 rows on in 0.17 to 0.20, FlashInfer's by default since 0.21, which takes 1 us and is left out. Of 128 rows
+of 131,072 logits the pull request 40376 measured 2.3 ms by the sort, 0.53 by Triton and 0.14 by FlashInfer for top-p,
+and 2.4, 0.36 and 0.27 for top-k and top-p."""
 FRONT_END = FrontEnd(4e-3, 67e-6, 6e-6)
 """vLLM 0.15 and later over HTTP: what TTFT has beyond the engine, 5.8 ms with 300 tokens. A token of the prompt adds 3
 microseconds on B200's hosts and 6 on others."""
@@ -24,6 +34,12 @@ LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
 NEWEST_VERSION = "0.33"
 _ASYNC_BY_DEFAULT = (0, 14)  # vllm-project/vllm, pull request 27614
+_MORE_MEMORY_SINCE = (0, 20)
+_LARGEST_SINCE = (0, 28)
+_STATES_CACHED_SINCE = (0, 26)
+
+_GENERATION = "sampling.by_default"
+"""What `--generation-config` says, until `--override-generation-config` is put over it."""
 
 _COMMON = (
     Flag("--tensor-parallel-size -tp", "hardware.tensor_parallel", default=1),
@@ -76,6 +92,8 @@ _RARE = (
     Flag("--data-parallel-size -dp", "replicas", is_written=False),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
+    Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
+    Flag("--override-generation-config", "sampling", read=read_override, write=json.dumps),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
 
@@ -144,23 +162,38 @@ NOT_MODELLED = {
 """Flags of `vllm serve` that may change a schedule or a step time, by why they do not here."""
 
 
-def defaults(memory_gib: float, gpu: str, version: str | None) -> Mapping[str, object]:
-    """Return what `vllm serve` takes on a GPU of so much memory (`get_batch_defaults` in vllm/engine/arg_utils.py).
+def defaults(startup: Startup) -> Mapping[str, object]:
+    """Return what `vllm serve` takes by GPU, version, model and what else it is told.
 
-    Of the share of memory, 0.33 has 0.92 and the documentation of 0.8.5 has 0.9, which is taken for all before 0.33.
+    Sizes are those of `get_batch_defaults` and its caller (0.33: vllm/engine/arg_utils.py:2973-3006 and 3166-3200; the
+    first tier came with 0.28). The share of memory is 0.9 up to 0.19 and 0.92 since (`CacheConfig`; pull request
+    38284). Models with layers that keep states share no prefixes up to 0.24 (`is_prefix_caching_supported`).
+    Scheduling is asynchronous since 0.14, but not with drafts that the first model runner looks up (config/vllm.py).
     """
-    large = memory_gib >= 70 and "a100" not in gpu
-    tokens = 16384 if memory_gib >= 160 else 8192 if large else 2048
+    given, numbers = startup.given, numbers_of(startup.version or NEWEST_VERSION)
+    largest = startup.memory_gib >= 160 and numbers >= _LARGEST_SINCE
+    large = startup.memory_gib >= 70 and "a100" not in startup.gpu
+    tokens = 16384 if largest else 8192 if large else 2048
+    if startup.model is not None and given.get("engine.enable_chunked_prefill") is False:
+        tokens = max(tokens, startup.model.max_model_len)
+    drafts = given.get("engine.speculative_config") or {}
+    looked_up = drafts.get("method") == "ngram" and drafts.get("model_runner") == "v1"
+    has_states = startup.model is not None and startup.model.has_states
     return {
-        "engine.max_num_seqs": 1024 if large or memory_gib >= 160 else 256,
+        "engine.max_num_seqs": min(
+            1024 if large or largest else 256, given.get("engine.max_num_batched_tokens") or tokens
+        ),
         "engine.max_num_batched_tokens": tokens,
-        "hardware.gpu_memory_utilization": 0.92 if version in (None, NEWEST_VERSION) else 0.9,
-        "engine.async_scheduling": _number(version or NEWEST_VERSION) >= _ASYNC_BY_DEFAULT,
+        "engine.enable_prefix_caching": not has_states or numbers >= _STATES_CACHED_SINCE,
+        "engine.async_scheduling": numbers >= _ASYNC_BY_DEFAULT and not looked_up,
+        "hardware.gpu_memory_utilization": 0.92 if numbers >= _MORE_MEMORY_SINCE else 0.9,
     }
 
 
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
+def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
+    generation = found.get(_GENERATION)
+    made = {} if generation is None else {"sampling": {**generation, **(found.get("sampling") or {})}}
+    return {**offload.joined(found), **made, _GENERATION: None}
 
 
 def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
@@ -199,7 +232,7 @@ VLLM_SERVE = Launch(
     version=NEWEST_VERSION,
     defaults=defaults,
     remarks=_v1_remarks,
-    joined=offload.joined,
+    joined=_joined,
     written=lambda _, values: offload.written(values),
 )
 SERVE_BEFORE_V1 = replace(
@@ -227,8 +260,8 @@ VLLM = Server(
     FRONT_END,
     "public runs of vLLM 0.15 over HTTP",
     synchronous=SYNC,
-    asynchronous=_ASYNC_SINCE_0_19,
-    asynchronous_before=((0, 19), _ASYNC),
+    asynchronous=_ASYNC,
+    filters=_FILTERS,
     overlaps_since=_ASYNC_BY_DEFAULT,
     launch=VLLM_SERVE,
 )

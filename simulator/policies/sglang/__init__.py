@@ -96,6 +96,7 @@ class Sglang:
     has_radix_tree: ClassVar[bool] = True
     verifies_drafts: ClassVar[bool] = True
     takes_ahead: ClassVar[bool] = True
+    is_server: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_parameters(self)

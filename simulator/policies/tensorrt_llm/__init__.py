@@ -7,7 +7,7 @@ memory to requests, the second gives the tokens of a step to those that have mem
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import doc
 
@@ -55,8 +55,8 @@ class TensorrtLlm:
     TensorRT-LLM's default; there an answer that ends before its `max_tokens` is decoded once more. A request that comes
     while nothing else is computed than such a token is planned when that step ends, and not before as in TensorRT-LLM
     (`_fetch_and_enqueue_requests`). Not with max_utilization, where TensorRT-LLM may pause a request whose last token
-    is on its way; so that the three capacity policies compare on one loop, it is off unless asked for. It costs a
-    request a step more before its first token.
+    is on its way. It costs a request a step more before its first token. With a cost of one's own it is off unless
+    asked for, so that the three capacity policies compare on one loop.
 
     Where TensorRT-LLM would wait for ever, for a block is longer than a step, a whole step is the unit of chunks.
     """
@@ -69,6 +69,8 @@ class TensorrtLlm:
     context_chunking_policy: ContextChunkingPolicy = "first_come_first_served"
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: the overlap scheduler")] = False
     _limits: TensorrtLlmLimits = field(init=False, repr=False, compare=False)
+
+    is_server: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -155,7 +157,6 @@ SERVER = Server(
         " on H200 and B200 (aiconfigurator's silicon samples). Of Llama-3.1-8B fp8 on B200 at 64 at once 580 us of idle"
         " GPU an iteration were seen (NVIDIA/TensorRT-LLM, issue 13957)",
     ),
-    overlaps_since=None,
     launch=LAUNCH,
     kernels="trtllm",
     all_to_all=True,

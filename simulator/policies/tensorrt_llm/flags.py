@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.servers import Flag, Launch
+from simulator.servers import Flag, Launch, Startup
 
 
 def _upper(*words: str) -> Mapping[str, str]:
@@ -13,6 +13,11 @@ def _upper(*words: str) -> Mapping[str, str]:
 def _remarks(policy: Any, values: Mapping[str, object]) -> Sequence[str]:
     share = values["hardware.gpu_memory_utilization"]
     return [] if share == 0.9 else [f"gpu_memory_utilization {share:g}: free_gpu_memory_fraction is of other memory"]
+
+
+def _defaults(startup: Startup) -> Mapping[str, object]:
+    """Return what the overlap scheduler depends on."""
+    return {"engine.async_scheduling": startup.given.get("engine.capacity_policy") != "max_utilization"}
 
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
@@ -73,5 +78,6 @@ LAUNCH = Launch(
     },
     container="nvcr.io/nvidia/tensorrt-llm/release:latest",
     remarks=_remarks,
+    defaults=_defaults,
     joined=_joined,
 )  # fmt: skip

@@ -26,7 +26,7 @@ from tests.scenarios.plan.cases import laboratory
 
 
 def scenario(**hardware: Any) -> Scenario:
-    engine = hardware.pop("engine", {"policy": "vllm"})
+    engine = hardware.pop("engine", {"policy": "chunked_prefill"})
     more: dict[str, Any] = {key: hardware.pop(key) for key in ("fleet", "model", "cost") if key in hardware}
     return load({
         "name": "p", "model": "llama-3.1-70b", "hardware": {"gpu": "h100", "tensor_parallel": 2, **hardware},

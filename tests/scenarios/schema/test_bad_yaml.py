@@ -112,7 +112,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "unknown router": ("@@router: roundrobin\nWORKLOAD", ["'roundrobin'", "`round_robin`", "least_loaded"]),
     "unknown cost": (
         "cost:\n  @@kind: rofline\nWORKLOAD",
-        ["unknown kind 'rofline'", "`roofline`", "allowed: linear, roofline, profile\n"],
+        ["unknown kind 'rofline'", "`roofline`", "allowed: linear, roofline, profile, auto\n"],
     ),
     "cost without kind": ("@@cost: {base_s: 1}\nWORKLOAD", ["cost.kind: missing", "linear, roofline"]),
     "unknown model": ("@@model: llama3.1-8b\nWORKLOAD", ["llama3.1-8b", "did you mean llama-3.1-8b", "gpt2"]),

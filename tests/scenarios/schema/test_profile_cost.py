@@ -36,7 +36,7 @@ def scenario(*overrides: str, **cost: Any) -> scenarios.Scenario:
         "hardware": {"gpu": "rtx-4090"},
         "cost": {"kind": "profile", **cost},
         "workload": WORKLOAD,
-        "engine": {"policy": "vllm", "max_num_seqs": 16},
+        "engine": {"policy": "chunked_prefill", "max_num_seqs": 16},
     }
     return scenarios.load(data, list(overrides))
 
@@ -177,3 +177,20 @@ def test_a_run_with_a_profile_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("version", "kernel"), [("0.11", "marlin"), ("0.12", "triton"), ("0.33", "triton")])
+def test_experts_in_mxfp4_on_hopper_are_those_of_the_version(version: str, kernel: str) -> None:
+    from simulator.timing.profile import ProfileCost
+    from simulator.timing.tables import parts_of
+
+    data = {
+        "name": "t", "model": "gpt-oss-120b", "hardware": {"gpu": "h100", "tensor_parallel": 2},
+        "cost": {"kind": "profile"}, "engine": {"policy": "vllm", "version": version},
+        "workload": {"preset": "chat", "rate": 1.0, "requests": 5},
+    }  # fmt: skip
+    chosen = scenarios.load(data)
+    cost = chosen.cost.build(chosen)
+    assert isinstance(cost, ProfileCost)
+    (experts,) = [part.words for part in parts_of(cost.profile) if part.name == "experts"]
+    assert kernel in experts

@@ -119,7 +119,7 @@ def test_given_are_the_parameters_that_were_written() -> None:
 
 
 def test_a_parameter_not_given_has_the_policys_default() -> None:
-    for policy, budget in (("sglang", 8192), ("fastgen", 768), ("static", 2048)):
+    for policy, budget in (("sglang", 16384), ("fastgen", 768), ("static", 2048)):
         engine = scenario(engine={"policy": policy, "max_num_seqs": 8}).engine
         assert (engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")) == (8, budget)
         assert engine.parameter("victim", "none") == "none"

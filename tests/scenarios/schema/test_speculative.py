@@ -60,7 +60,12 @@ def test_what_makes_no_sense_is_refused_at_its_key(config: dict[str, Any], key: 
     ("engine", "config", "key", "what"),
     [
         ({"policy": "tgi"}, {}, "", "these do: chunked_prefill, in_time, sglang, vllm"),
-        ({"policy": "sglang", "max_num_seqs": 4096}, {}, "", "steps of up to 16,384 tokens"),
+        (
+            {"policy": "sglang", "max_num_seqs": 4096, "max_num_batched_tokens": 8192},
+            {},
+            "",
+            "steps of up to 16,384 tokens",
+        ),
         ({}, {"eagle_topk": 2, "num_draft_tokens": 4}, "", "vLLM verifies chains of drafts"),
         ({}, {"method": "mtp"}, ".method", "no layers for multi-token prediction"),
         ({}, {"num_speculative_tokens": 5}, ".acceptance.rates", "3 rates for 5 drafts"),
@@ -125,7 +130,7 @@ def test_classes_and_traces_have_acceptance_of_their_own(tmp_path: Path) -> None
 
 
 def test_a_run_says_what_became_of_its_drafts() -> None:
-    result = scenarios.run(scenario())
+    result = scenarios.run(scenario({"async_scheduling": False}))
     summary, drafts = result.summary, result.records.drafts
     assert drafts is not None
     steps, proposed = int(drafts.steps.sum()), int(drafts.drafts @ drafts.steps)

@@ -33,7 +33,8 @@ def test_keys_reach_the_policy(policy: str) -> None:
 def test_defaults_are_the_policys_own(policy: str) -> None:
     declared = dataclasses.fields(policy_class(policy))  # type: ignore[arg-type] # a policy is a dataclass
     fields = [field for field in declared if field.init]  # the others are worked out from these
-    resolved = scenario(engine={"policy": policy}).engine.resolved()
+    cost = {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0}
+    resolved = scenario(engine={"policy": policy}, cost=cost).engine.resolved()
     assert {field.name: resolved[field.name] for field in fields} == {f.name: f.default for f in fields}
 
 

@@ -18,7 +18,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import EXPERT_BYTES, MODELS, Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
-from simulator.timing.profile.expert_parallel import ExpertParallelCost
+from simulator.timing.profile.expert_parallel import Exchange, ExpertParallelCost, MeasuredLink
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.profile_schema import read_physics
 from simulator.timing.profile.surface import make_curve
@@ -219,6 +219,22 @@ def test_ranks_that_share_experts_take_the_times_of_a_share(tables: Tables) -> N
     assert routed.shared_us(128, 2) == experts.at(128) < routed.us(128)
     with pytest.raises(InputError, match="no times of experts that 3 GPUs share"):
         ExpertParallelCost.of(cost, MIXTRAL.hidden, H100, 3)
+
+
+def test_tokens_sent_to_their_experts_alone_move_less_and_reach_fewer(tables: Tables) -> None:
+    link = MeasuredLink(1.0, 0.0, "made up")  # a thousand bytes a microsecond
+    assert Exchange(1000, link).us(32 * 10, 10) == 310.0
+    assert Exchange(1000, link, copies=2).us(32 * 10, 10) == 20.0
+    assert Exchange(1000, link, copies=2).us(2 * 10, 10) == 10.0  # there is one other rank
+    cost = ProfileCost(compose(tables, MIXTRAL, H100, 1), Options(host_s=0.0))
+    routed = cost.profile.experts
+    assert isinstance(routed, RoutedExperts)
+    unreached = 128 * (1 - 1 / 2) ** 2
+    further_us = routed.shared[max(routed.shared)].us_beyond
+    assert routed.reached_us(128, 2, 2) == pytest.approx(routed.shared_us(128, 2) - unreached * further_us)
+    busy = [StepShape(64, 64 * 500)] * 2
+    every, own = (ExpertParallelCost.of(cost, MIXTRAL.hidden, H100, 2, copies) for copies in (None, 1))
+    assert own.group_step_s(busy) < every.group_step_s(busy)
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
