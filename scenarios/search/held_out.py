@@ -52,7 +52,7 @@ def held_out(best: Sequence[Result], baseline: Sequence[Result], metric: str) ->
     if at_best is not None and other is not None and at_best != other:
         gap = at_best - other
         ends = sorted((difference.low / gap, difference.high / gap))
-        closed = Interval(difference.mean / gap, ends[0], ends[1], difference.n)
+        closed = Interval(difference.mean / gap, ends[0], min(ends[1], 1.0), difference.n)  # none closes more
     return HeldOut(mine, other, difference, at_best, closed)
 
 

@@ -13,7 +13,8 @@ from simulator.hardware.models import find_model
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.table import METRICS
-from simulator.plan import OptionalMembers
+from simulator.plan import OptionalMembers, Policy
+from simulator.queues import Order
 from simulator.results.records import Status
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.floor import floors_of
@@ -22,6 +23,8 @@ from simulator.timing.roofline_cost import Roofline
 from tests.laws.optimum import Case, least_end_s, least_sum
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 
+SCHEDULERS = (*POLICIES, "weighted")
+"""The policies, and the default one with an order of random weights."""
 MOST_STATES = 140  # of a case: what the optimum has to look at grows with its square
 FEW_STATES = 50
 
@@ -138,7 +141,7 @@ def optima_of(small: SmallCase) -> dict[str, float]:
     return found
 
 
-def check_case(small: SmallCase, names: tuple[str, ...] = POLICIES) -> Compared:
+def check_case(small: SmallCase, names: tuple[str, ...] = SCHEDULERS) -> Compared:
     """Compare bounds, optima and the policies that keep to the case's limits."""
     found = Compared()
     bounds, optima = bounds_of(small).metrics, optima_of(small)
@@ -161,10 +164,20 @@ def _is_better(key: str, value: float, than: float) -> bool:
     return METRICS[key].better * (value - than) > 1e-7 * abs(than)
 
 
+def _policy(case: Case, name: str) -> Policy:
+    if name != "weighted":
+        return make_policy(name, case.seqs, case.tokens)
+    unit, rng = case.cost.step_s(StepShape(1, 2)), random.Random(repr(case.arrival_s) + repr(case.lengths))
+    weights = {key: unit * rng.choice([0.0, 0.25, 1.0, 8.0]) for key in ("input_token_s", "output_token_s")}
+    late_after_s = rng.choice([None, 0.0, unit, 4 * unit])
+    order = Order(name, **weights, late_after_s=late_after_s, late_token_s=unit * rng.choice([0.0, 0.5]))
+    return make_policy("chunked_prefill", case.seqs, case.tokens, order=order)
+
+
 def _summary(small: SmallCase, name: str) -> dict[str, float]:
     """The metrics of a policy's run; none where it does not keep to the limits, or leaves requests unserved."""
     case = small.case
-    policy = make_policy(name, case.seqs, case.tokens)
+    policy = _policy(case, name)
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     if min(budget, case.kv_tokens) > case.tokens or policy.max_num_seqs > case.seqs:
         return {}

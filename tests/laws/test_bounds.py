@@ -24,7 +24,7 @@ from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.answering import answering
-from tests.laws.bounds import FEW_STATES, bounds_of, check_case, optima_of, random_case
+from tests.laws.bounds import FEW_STATES, SCHEDULERS, bounds_of, check_case, optima_of, random_case
 from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.optimum import Case, least_end_s, least_sum
 from tests.laws.scenarios import POLICIES, Scenario, kind, scenarios
@@ -41,7 +41,7 @@ def test_bound_optimum_policies(first: int) -> None:
     """Every policy sees a few of the cases: 240 cases here, ten thousand were run once."""
     broken = {}
     for seed in range(first, first + 40):
-        names = tuple(POLICIES[(seed + each) % len(POLICIES)] for each in (0, 7, 13))
+        names = tuple(SCHEDULERS[(seed + each) % len(SCHEDULERS)] for each in (0, 7, 13))
         if found := check_case(random_case(seed, FEW_STATES), names).broken:
             broken[seed] = found
     assert not broken
