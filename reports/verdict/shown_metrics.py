@@ -112,6 +112,12 @@ BLOCKS: tuple[Block, ...] = (
         *("mean_task_input_tokens", "mean_task_output_tokens"),
         where="tasks",
     ),
+    _block(
+        "Energy, rough",
+        *("joules_per_output_token", "joules_per_output_token_low", "joules_per_output_token_high"),
+        "grams_co2_per_million_output_tokens",
+        where="joules_per_output_token",
+    ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

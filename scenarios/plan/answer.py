@@ -83,6 +83,7 @@ class Answer:
             "gpus": self.gpus,
             "usd_per_hour": _short(self.usd_per_hour),
             "usd_per_million_output_tokens": _short(self.usd_per_million),
+            **({} if self.shown is None else {name: _short(value) for name, value in self.shown.energy.items()}),
             "binding_slo": None if self.binding is None else self.binding.text,
             "bottleneck": self.shares.bottleneck,
             "headroom": _short(self.headroom),

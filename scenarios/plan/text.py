@@ -35,6 +35,8 @@ def sentence(plan: Plan) -> str:
     prices = [] if best.usd_per_hour is None else [f"{best.usd_per_hour:,.2f} USD/h"]
     if best.usd_per_million is not None:
         prices.append(f"{money(best.usd_per_million)} USD per million output tokens")
+    if best.shown is not None and best.shown.energy:
+        prices.append("{:.2g} J per output token ({:.2g} to {:.2g})".format(*best.shown.energy.values()))
     price = f", for {', '.join(prices)}" if prices else ""
     load = f" {rate_text(best.shown.rate)} requests/s is {best.load_words}." if best.shown and best.load_words else ""
     return f"{found}{price}.{load}{_equals(plan)}"

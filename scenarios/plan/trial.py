@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from scenarios.assembly.energy import energy_of
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import COST, Goal
 from scenarios.plan.pessimism import AS_PRICED, Longer, longer
@@ -61,6 +62,7 @@ class Trial:
     usd_per_million: float | None = None
     rejected: float = 0.0  # share of the requests
     why_rejected: str = ""
+    energy: dict[str, float] = field(default_factory=dict)  # as in summary.json; empty unless asked for
     records: Records | None = field(default=None, repr=False)
     again: Callable[[], Records | None] | None = field(default=None, repr=False, compare=False)
 
@@ -259,6 +261,7 @@ class Laboratory:
             cost,
             len(rejected) / max(len(records.requests.row), 1),
             next(iter(rejected.values()), ""),
+            energy_of(candidate.scenario, records, whole.output_tokens),
             records,
         )
 

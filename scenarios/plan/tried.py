@@ -22,7 +22,18 @@ from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_run import address
 
 _FOLDER = f"{PARTIAL}plan"
-_PLAIN = ("rate", "replicas", "seed", "holds", "excess", "values", "usd_per_million", "rejected", "why_rejected")
+_PLAIN = (
+    "rate",
+    "replicas",
+    "seed",
+    "holds",
+    "excess",
+    "values",
+    "usd_per_million",
+    "rejected",
+    "why_rejected",
+    "energy",
+)
 
 
 class Tried:

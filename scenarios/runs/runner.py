@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from scenarios.assembly.energy import energy_of
 from scenarios.assembly.engine_policy import policies_label, resolved_yaml
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_flow_control, build_link, build_router
 from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
@@ -119,6 +120,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             **summary,
             "gpu_hours": sum(spent.values()),
             "usd_per_million_output_tokens": price,
+            **energy_of(scenario, records, int(summary["total_output_tokens"] or 0), **cuts),
             **own_entries(scenario.measure.metrics, records, slo, **cuts),
             **_groups(records, cuts),
             **acceptance_by_position(records, **cuts),

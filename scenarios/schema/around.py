@@ -1,11 +1,15 @@
 """`host:`, `sampling:` and `front_end:`, what a server adds around a step's kernels; by default the engine's own."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from annotated_types import doc
 from pydantic import Field
 
 from scenarios.schema.strict import Strict
+from simulator.hardware.models import Model
+from simulator.sampling import completed
+from simulator.timing.host import Host
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -22,6 +26,12 @@ class HostConfig(Strict):
 
     step_s: Annotated[Seconds | None, doc("time of every step; null: the engine's")] = None
     per_seq_s: Annotated[Seconds | None, doc("time for each request of a step; null: the engine's")] = None
+
+    def over(self, usual: Host) -> Host:
+        """Return the host as given, completed by the engine's, with its source where all figures are the engine's."""
+        given = {name: value for name, value in self.model_dump().items() if value is not None}
+        found = replace(usual, **given)
+        return found if found == usual else replace(found, source="the scenario")
 
 
 class SamplingConfig(Strict):
@@ -48,6 +58,12 @@ class SamplingConfig(Strict):
         Annotated[float, Field(ge=0, le=1)] | None,
         doc("least share of the likeliest token's likelihood; it takes no time here; null: the model's"),
     ] = None
+
+
+def filtered(sampling: SamplingConfig | None, model: Model) -> int:
+    """Return the tokens that top-k or top-p look through for each request; 0 where they take none out."""
+    said = {} if sampling is None else sampling.model_dump()
+    return model.vocab if completed(model.name, said).filters else 0
 
 
 class FrontEndConfig(Strict):

@@ -25,9 +25,10 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
-from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
+from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig, filtered
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
+from scenarios.schema.energy import EnergyConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.flow_control import FlowControlConfig
 from scenarios.schema.kv_offload import KVOffload, offload_schema
@@ -252,6 +253,7 @@ class Scenario(Strict):
     ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
+    energy: Annotated[EnergyConfig | None, doc("power of the GPUs, for joules a token; null: not told")] = None
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
     _defaults: Defaults | None = PrivateAttr(default=None)
@@ -282,7 +284,7 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
-        for name in ("sampling", "flow_control"):
+        for name in ("sampling", "flow_control", "energy"):
             if getattr(self, name) is None:
                 del found[name]
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
@@ -343,22 +345,14 @@ class Scenario(Strict):
         A kind of cost that has the host in its own times adds nothing by default.
         """
         from simulator.policies import server_of
-        from simulator.sampling import completed
         from simulator.timing.host import Host
 
         usual = Host()
         if self.cost.takes_host(self):
             asked = self.engine.settled().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
-            model, said = self.resolve_model(), {} if self.sampling is None else self.sampling.model_dump()
-            filtered = model.vocab if completed(model.name, said).filters else 0
-            usual = server_of(self.engine.policy).host(version, asked, filtered)
-        own = self.host
-        if own is None:
-            return usual
-        step_s = usual.step_s if own.step_s is None else own.step_s
-        found = Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
-        return usual if found == replace(usual, source=found.source) else found
+            usual = server_of(self.engine.policy).host(version, asked, filtered(self.sampling, self.resolve_model()))
+        return usual if self.host is None else self.host.over(usual)
 
     def resolve_front_end(self) -> FrontEnd:
         """The front end between clients and engine; nothing without the key."""

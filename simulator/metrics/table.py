@@ -12,6 +12,7 @@ import numpy as np
 from simulator.metrics.adapter_metrics import ADAPTER_METRICS
 from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
+from simulator.metrics.energy import ENERGY_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.gateway_metrics import GATEWAY_METRICS
 from simulator.metrics.latency import LATENCIES
@@ -353,6 +354,7 @@ _TABLE = (
         "usd_per_million_output_tokens", "cost", "USD/M tok",
         "GPU-hours x USD per GPU-hour / output tokens x 1,000,000", None, better=-1,
     ),
+    *ENERGY_METRICS,
     Metric(
         "longest_queue_time_ms", "longest wait", MS, "the longest that a request waited to be scheduled first",
         lambda s: s.starvation.longest_queue_s * 1e3, better=-1, by_run=False, by_class=True,

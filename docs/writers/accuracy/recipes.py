@@ -5,7 +5,7 @@ token is sent at once by all three engines, whatever the interval of streaming: 
 then each so-manieth (`len(output_ids) % stream_interval == 1`), TensorRT-LLM where `py_decoding_iter` is 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 WIDE_CAPTURE = 2048
 """vLLM's --max-cudagraph-capture-size for gpt-oss on Hopper, and with 2 x ISL as --max-num-batched-tokens and without
 --max-num-seqs for MiniMax (0.19) and Kimi in fp4 (from pull request 1047 on)."""
-GATE = "power_law_1.01"
-"""How tokens spread over experts, for `cost.expert_load`: the gentler of two loads that aiconfigurator (its `sdk`,
-`_power_law_alpha`) takes for trained gates. Even loads read more experts in a small batch and fill fewer tiles of a
-prompt for nothing: TPOT is then too long there, and TTFT too short."""
 PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}
@@ -29,11 +25,13 @@ OWN_FP8 = ("Qwen/Qwen3-32B",)
 class Recipe:
     """What a script says beside the row: None and 0 are the server's defaults.
 
-    `batch_tokens` is --max-num-batched-tokens (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8`
-    says whether a model in fp8 keeps KV so; `receive_steps` are the decode steps between two looks at what has arrived;
-    `tensor`, `data` and `expert` are the parallel sizes where the row has others.
+    `memory` is --gpu-memory-utilization, as far as it is known; `batch_tokens` is --max-num-batched-tokens
+    (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8` says whether a model in fp8 keeps KV so;
+    `receive_steps` are the decode steps between two looks at what has arrived; `tensor`, `data` and `expert` are the
+    parallel sizes where the row has others.
     """
 
+    memory: float = 0.95
     batch_tokens: int | None = None
     captured: int | None = None
     kv_fp8: bool = True
@@ -53,37 +51,39 @@ def recipe_of(row: "Row") -> Recipe:
 def _vllm(row: "Row") -> Recipe:
     name = row.model.rpartition("/")[2]
     if "gpt-oss" in name and row.system.startswith("h"):
-        return Recipe(8192, WIDE_CAPTURE)
+        return Recipe(0.9, 8192, WIDE_CAPTURE)
     if name == "MiniMax-M2.5" and row.version == "0.17.0":  # --enable-expert-parallel in all runs
-        return Recipe(8192, 512, kv_fp8=False, expert=row.tensor_parallel)
+        return Recipe(0.95, 8192, 512, kv_fp8=False, expert=row.tensor_parallel)
     since = WIDE_SINCE.get(f"{name} {row.precision}") if row.system.startswith("b") else None
     if since is None or row.measured < since:
-        return Recipe(8192, kv_fp8=name != "MiniMax-M2.5" or row.precision != "fp8")
-    wide = Recipe(2 * row.isl, WIDE_CAPTURE)
+        return Recipe(
+            0.95 if row.precision == "int4" else 0.9, 8192, kv_fp8=name != "MiniMax-M2.5" or row.precision != "fp8"
+        )
+    wide = Recipe(0.9, 2 * row.isl, WIDE_CAPTURE)
     if row.data_parallel == 1:
         return wide
     # The row has the sizes twice: its name says tp2_ep2. The script for fp8 leaves DP_ATTENTION aside, that for fp4
     # makes data parallel ranks of the tensor parallel size.
     tensor, data = (row.tensor_parallel, 1) if row.precision == "fp8" else (1, row.data_parallel)
-    return Recipe(wide.batch_tokens, wide.captured, tensor=tensor, data=data, expert=tensor * data)
+    return replace(wide, tensor=tensor, data=data, expert=tensor * data)
 
 
 def _sglang(row: "Row") -> Recipe:
     hopper, many = row.system.startswith("h"), row.concurrency >= 16
     if "Qwen3.5" in row.model:
         if row.precision == "fp4" and row.system == "b200_sxm":
-            return Recipe(16384, 16384, receive_steps=30 if row.concurrency > 4 else 10)
+            return Recipe(batch_tokens=16384, captured=16384, receive_steps=30 if row.concurrency > 4 else 10)
         captured = 32768 if row.version.startswith(PROMPT_GRAPHS) else None
-        return Recipe(16384) if hopper else Recipe(32768, captured, receive_steps=30 if many else 10)
+        return Recipe(batch_tokens=16384) if hopper else Recipe(0.95, 32768, captured, receive_steps=30 if many else 10)
     if "DeepSeek" not in row.model or hopper:
-        return Recipe(32768, kv_fp8=not hopper)
+        return Recipe(batch_tokens=32768, kv_fp8=not hopper)
     if row.precision == "fp8" and row.tensor_parallel == 4:
-        return Recipe(8192, receive_steps=10)
-    return Recipe(16384 if row.precision == "fp4" else 32768, receive_steps=30 if many else 10)
+        return Recipe(batch_tokens=8192, receive_steps=10)
+    return Recipe(0.95, 16384 if row.precision == "fp4" else 32768, receive_steps=30 if many else 10)
 
 
 def _tensorrt_llm(row: "Row") -> Recipe:
     if "Llama" in row.model:
-        return Recipe(16384)
+        return Recipe(batch_tokens=16384)
     fp8 = not (row.system.startswith("h") and "DeepSeek" in row.model)
-    return Recipe(20000 if "gpt-oss" in row.model else max(8192, row.concurrency + row.isl), kv_fp8=fp8)
+    return Recipe(0.95, 20000 if "gpt-oss" in row.model else max(8192, row.concurrency + row.isl), kv_fp8=fp8)

@@ -36,7 +36,11 @@ WIDENED = ("mxfp4", "int4")
 """Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
 Cells = Mapping[tuple[Cell, str], Measured]  # what was measured, by cell and precision
 GENTLE = "power_law_1.01"
-"""What stands for `even` where no balanced rows were measured: the more even of the sources' uneven loads."""
+"""The gentler of the sources' uneven loads: that of a trained gate, and of `even` without balanced rows.
+
+A gate prefers some experts: a small batch reads fewer of them, and a prompt fills more tiles for nothing. On measured
+runs of models with experts this load brings TTFT and TPOT closer than `even` (docs/served.md). The gate of DeepSeek-V3,
+which models with latent attention share, is trained to load all evenly (arXiv 2412.19437, section 2.1.2)."""
 GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
 """Beside the measured sizes, those at which a curve of even loads is worked out."""
 SMALL_TILE, TILE, SMALL_LOAD = 16, 64, 64

@@ -94,6 +94,20 @@ def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
     assert built().options.layer_launch_s == 0.0
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "load"),
+    [
+        ("mixtral-8x7b", "{gpu: h100, tensor_parallel: 2}", "power_law_1.01"),
+        ("deepseek-v3", "{gpu: h200, tensor_parallel: 8}", "even"),
+    ],
+)
+def test_experts_are_loaded_as_by_the_models_gate_unless_it_is_said(model: str, hardware: str, load: str) -> None:
+    of = (f"model={model}", f"hardware={hardware}")
+    profiles = {said: built(*of, expert_load=said).profile for said in (None, "power_law_1.01", "even")}
+    assert profiles["power_law_1.01"] != profiles["even"]
+    assert profiles[None] == profiles[load]
+
+
 def test_options_reach_the_cost() -> None:
     options = built("host={step_s: 0.002, per_seq_s: 1e-5}", skew=False, all_reduce=False).options
     assert (options.host_s, options.host_per_seq_s, options.skew, options.all_reduce) == (0.002, 1e-5, False, False)

@@ -94,7 +94,6 @@ def test_a_run_has_the_flags_of_its_script(
     assert (found["hardware"]["tensor_parallel"], found["replicas"]) == (tensor, data)
     assert found["engine"]["max_num_batched_tokens"] == batch_tokens
     assert found["cost"].get("max_capture_tokens") == captured
-    assert found["cost"]["expert_load"] == "power_law_1.01"
     assert found["model"]["kv_dtype_bytes"] == kv_bytes
 
 
