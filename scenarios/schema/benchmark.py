@@ -43,7 +43,10 @@ class BenchmarkConfig(Strict):
     input_len: Annotated[Length, doc("length of prompts that is named"), Unit("tokens")]
     output_len: Annotated[Length, doc("length of answers that is named"), Unit("tokens")]
     num_prompts: Annotated[
-        int | None, Field(ge=1), doc("requests in all; null: ten a user (inferencex), 1,000 (vllm_bench)"), Unit("requests")
+        int | None,
+        Field(ge=1),
+        doc("requests in all; null: 10 a user (inferencex), 1,000 (vllm_bench)"),
+        Unit("requests"),
     ] = None
 
     @property

@@ -22,7 +22,10 @@ def lengths(low: int, high: int) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("client", "requests", "prompt", "answer"),
-    [("inferencex", 30, lengths(820, 1024), lengths(80, 100)), ("vllm_bench", 1000, lengths(1024, 1024), lengths(100, 100))],
+    [
+        ("inferencex", 30, lengths(820, 1024), lengths(80, 100)),
+        ("vllm_bench", 1000, lengths(1024, 1024), lengths(100, 100)),
+    ],
 )
 def test_a_benchmarks_client_is_its_users(client: str, requests: int, prompt: object, answer: object) -> None:
     written = {
