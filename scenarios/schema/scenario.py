@@ -284,9 +284,7 @@ class Scenario(Strict):
         for name in ("kv_offload", "mem_fraction_static"):
             if getattr(self.hardware, name) is None:
                 del found["hardware"][name]
-        for name in ("sampling", "flow_control", "energy"):
-            if getattr(self, name) is None:
-                del found[name]
+        found = {k: v for k, v in found.items() if v is not None or k not in ("sampling", "flow_control", "energy")}
         if self.kv_transfer is not None and self.kv_transfer.connector is None:
             found["kv_transfer"] = {key: found["kv_transfer"][key] for key in ("bandwidth_gb_s", "latency_s")}
         return found
