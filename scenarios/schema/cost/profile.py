@@ -180,21 +180,25 @@ class ProfileCostConfig(Strict):
         return "marlin" if old and scenario.resolve_model().expert_dtype == "mxfp4" else asks
 
     def _fitting(self, scenario: Priced) -> Profile:
-        """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to."""
+        """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to.
+
+        Shipped profiles are of vLLM's kernels: tables of another engine of its own come before them.
+        """
         from scenarios.profiles import shipped_profiles, shipped_tables, tables_for
         from simulator.policies import server_of
+        from simulator.policies.parts.vllm_server import VLLM
         from simulator.timing.profile import described, read_profile, refusal
 
         shipped, tables = shipped_profiles(), shipped_tables()
         model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
         of_gpu = gpu.name.removesuffix(CHANGED)
-        for name, path in shipped.items():
-            if name.startswith(of_gpu):  # so named; reading all would take a while
-                profile = read_profile(path)
-                if refusal(profile, model, gpu, ranks) is None:
-                    return profile
+        named = [path for name, path in shipped.items() if name.startswith(of_gpu)]  # reading all would take a while
+        profiles = (profile for profile in map(read_profile, named) if refusal(profile, model, gpu, ranks) is None)
         engine = scenario.engine
-        own, others = tables_for(of_gpu, server_of(engine.policy).kernels, str(engine.parameter("version")))
+        kernels = server_of(engine.policy).kernels
+        own, others = tables_for(of_gpu, kernels, str(engine.parameter("version")))
+        if (kernels == VLLM.kernels or not own) and (fitted := next(profiles, None)) is not None:
+            return fitted
         lacking: InputError | None = None
         every = (*own, *others)
         for path, lenders in (*((p, ()) for p in own), *((p, every) for p in every)):
@@ -202,6 +206,8 @@ class ProfileCostConfig(Strict):
                 return self._composed(scenario, path, "cost.kind", [each for each in lenders if each != path])
             except InputError as error:
                 lacking = lacking or error
+        if (fitted := next(profiles, None)) is not None:
+            return fitted
         if lacking is not None:
             raise lacking
         what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"

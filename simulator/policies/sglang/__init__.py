@@ -6,7 +6,7 @@ in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, doc
 
@@ -90,6 +90,7 @@ class Sglang:
         doc("most ms that too short a queue delays a prefill; null: 5000"),
     ] = None
     order: OrderName = "fcfs"
+    version: Annotated[Literal["0.5"], doc("the release of SGLang whose scheduling rules are followed")] = "0.5"
     _limits: SglangLimits = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True

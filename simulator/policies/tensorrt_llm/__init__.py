@@ -68,6 +68,9 @@ class TensorrtLlm:
     order: OrderName = "fcfs"
     context_chunking_policy: ContextChunkingPolicy = "first_come_first_served"
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: the overlap scheduler")] = False
+    version: Annotated[
+        Literal["1.0", "1.1", "1.2", "1.3"], doc("the release of TensorRT-LLM; the rules followed are the same for all")
+    ] = "1.3"
     _limits: TensorrtLlmLimits = field(init=False, repr=False, compare=False)
 
     is_server: ClassVar[bool] = True
