@@ -1,8 +1,7 @@
 """The policy's side of the engine: what a policy sees, what it plans, and what else it may declare.
 
 A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to the batch:
-requests that leave it and how, requests that return, prompt chunks to compute, and whether the others decode. Plans
-and their parts are named tuples: values that are cheap to make.
+requests that leave it and how, requests that return, prompt chunks to compute, and whether the others decode.
 """
 
 from __future__ import annotations
@@ -402,8 +401,8 @@ class PolicyFeatures:
     decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
     it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
     them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
-    flight, and then names each request that computes in a `Chunk`, as with drafts. `asks_groups`: it asks
-    `View.groups` for blocks. `is_server`: keys that a scenario leaves out are as its server starts without them.
+    flight, and names each request that computes in a `Chunk`. `asks_groups`: it asks `View.groups` for blocks.
+    `is_server`: keys that a scenario leaves out are as its server starts without them.
     """
 
     caches_prefixes: bool = False

@@ -18,7 +18,12 @@ from scenarios.assembly.engine_policy import policy_label
 MOST_KEYS = 3  # in a label; of more differences the first are shown
 _HEAD = ("name", "engine.policy")
 _VAGUE = ("kind", "process", "dist", "path", "format")  # keys that say nothing without the one above
-_WITH_ENGINE = ("host", "cost", "hardware.gpu_memory_utilization", "hardware.mem_fraction_static")
+_COME_WITH = {
+    "host": "engine.",
+    "cost": "engine.policy",
+    "hardware.gpu_memory_utilization": "engine.policy",
+    "hardware.mem_fraction_static": "engine.policy",
+}
 _NOTHING = object()
 
 Flat = dict[str, Any]
@@ -97,14 +102,15 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
 def _elsewhere(runs: Sequence[Flat]) -> list[str]:
     """Return the keys outside `engine` in which the runs of one scenario differ.
 
-    A host, step costs and a share of memory that come with the engine are left out: its keys tell the runs apart.
+    A host that comes with the engine is left out, and so are step costs and a share of memory that come with the
+    policy: the engine's keys tell the runs apart already.
     """
     keys = [key for key in _differing(runs) if not key.startswith("engine.")]
-    for part in _WITH_ENGINE:
+    for part, owner in _COME_WITH.items():
         found: dict[str, set[str]] = {}
         for run in runs:
-            engine, own = (str([(k, v) for k, v in run.items() if k.startswith(at)]) for at in ("engine.", part))
-            found.setdefault(engine, set()).add(own)
+            of_owner, own = (str([(k, v) for k, v in run.items() if k.startswith(at)]) for at in (owner, part))
+            found.setdefault(of_owner, set()).add(own)
         if len(found) > 1 and all(len(values) == 1 for values in found.values()):
             keys = [key for key in keys if not key.startswith(part)]
     # Other keys come with another kind of cost or arrival.

@@ -21,7 +21,7 @@ InputTokenS = Annotated[Seconds, doc("seconds that a request counts as later for
 OutputTokenS = Annotated[Seconds, doc("seconds that a request counts as later for each expected output token")]
 ClassS = Annotated[
     dict[str, Annotated[float, Ge(0), Le(1e9)]] | None,
-    doc("seconds that a request counts as later by the name of its class; 0 for a class that is not named"),
+    doc("seconds that a request of a class counts as later, by its name; 0: not named"),
 ]
 CachedTokenS = Annotated[
     Seconds, doc("seconds that a request counts as earlier for each token of it that the prefix cache holds")

@@ -18,6 +18,12 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from tests.scenarios.plan.cases import chat
 
+TENSORRT_LLM = [
+    "engine.policy=tensorrt_llm",
+    "cost.kind=roofline",
+    "engine.block_size=16",
+    "engine.async_scheduling=false",
+]
 BROKEN = Path(__file__).parents[2] / "data" / "diagnosis" / "broken"
 OWN = """
 from dataclasses import dataclass
@@ -59,7 +65,7 @@ def advised(engine: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("capacity", ["guaranteed_no_evict", "static_batch", "max_utilization"])
 def test_tensorrt_llm_reserves_unless_it_may_pause(capacity: str) -> None:
-    given = ["engine.policy=tensorrt_llm", f"engine.capacity_policy={capacity}", "workload.requests=100"]
+    given = [*TENSORRT_LLM, f"engine.capacity_policy={capacity}", "workload.requests=100"]
     found = evidence(load(BROKEN / "memory-bound.yaml", given))
     requests, late = found.records.requests, found.late.row
     reserved = requests.input_tokens[late] + requests.max_tokens[late]
@@ -70,7 +76,7 @@ def test_tensorrt_llm_reserves_unless_it_may_pause(capacity: str) -> None:
 
 
 def test_a_policy_that_reserves_is_told_to_take_memory_as_answers_grow() -> None:
-    found = findings("memory-bound", "engine.policy=tensorrt_llm")["memory-bound"]
+    found = findings("memory-bound", *TENSORRT_LLM)["memory-bound"]
     assert "reserves memory for answers" in found.claim.words
     assert dict(found.claim.remedies[0].change) == {"engine.policy": "chunked_prefill"}
 

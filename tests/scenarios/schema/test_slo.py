@@ -54,7 +54,7 @@ def test_the_forms_of_an_slo(tmp_path: Path, text: str, slo: Slo) -> None:
     assert slo_of(tmp_path, text) == slo
 
 
-OF_PARTS = [key for key in METRICS if "_lora_" in key]
+OF_PARTS = [key for key in METRICS if "_lora_" in key or "_gateway_" in key]
 
 
 @pytest.mark.parametrize("key", [key for key in METRICS if key.endswith("_ms") and METRICS[key].by_run])

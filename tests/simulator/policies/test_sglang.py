@@ -356,7 +356,10 @@ WORKLOAD = {
         ({"chunked_prefill_size": -2}, "chunked_prefill_size: must be"),
         ({"max_prefill_tokens": 0}, "max_prefill_tokens: must be"),
         ({"schedule_conservativeness": -1}, "schedule_conservativeness: must be"),
-        ({"order": "lpm"}, "`lpm` orders by what a prefix cache holds, and enable_prefix_caching is false"),
+        (
+            {"order": "lpm", "enable_prefix_caching": False},
+            "`lpm` orders by what a prefix cache holds, and enable_prefix_caching is false",
+        ),
         ({"policy": "chunked_prefill", "order": "lpm"}, "`lpm` orders by what a prefix cache holds"),
         ({"policy": "continuous", "order": "lpm", "enable_prefix_caching": True}, "does not reckon with a prefix"),
     ],

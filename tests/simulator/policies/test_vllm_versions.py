@@ -121,9 +121,8 @@ def test_settings_that_came_later(settings: dict[str, Any], first: str, policy: 
 def test_a_version_of_a_scenario() -> None:
     """YAML takes 0.20 without quotes for a number."""
     for given, version in ((0.2, "0.20"), ("0.20", "0.20"), (0.33, "0.33"), (0.11, "0.11")):
-        assert build_policy(scenario(engine={"policy": "vllm", "version": given})) == load_policy(
-            "vllm", {"version": version}
-        )
+        policy = build_policy(scenario(engine={"policy": "chunked_prefill", "version": given}))
+        assert policy == load_policy("chunked_prefill", {"version": version})
     with pytest.raises(InputError, match=r"unknown version 0\.34"):
         scenario(engine={"policy": "vllm", "version": 0.34})
     with pytest.raises(ValueError, match=r"version must be one of 0\.11, .*, not .0\.9."):
@@ -134,7 +133,7 @@ def test_a_version_of_a_scenario() -> None:
 def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
     cases = (
         ("async_scheduling", True, "as vLLM does", "chunked_prefill, in_time, sglang, tensorrt_llm, vllm"),
-        ("version", "0.26", "the release of vLLM", "chunked_prefill, in_time, vllm"),
+        ("version", "0.26", "the release of vLLM", "chunked_prefill, in_time, sglang, tensorrt_llm, vllm"),
     )
     for key, value, why, policies in cases:
         taken = rf"these take it: {policies} \(.*{why}.*\); it takes: max_num_seqs, "
