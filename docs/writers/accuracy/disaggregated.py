@@ -140,6 +140,7 @@ def scenario_apart(apart: Apart, waves: int = WAVES) -> dict[str, Any] | None:
             **({"connector": "nixl"} if row.engine == "vllm" else {}),
         },
         "router": "least_loaded",
+        "front_end": {"per_prompt_token_s": 0.0},  # Dynamo's front ends tokenise side by side
     }
 
 
