@@ -11,15 +11,15 @@ a layer takes to launch was published for three kinds:
   pull request 421).
 
 Plain attention with experts is taken to lie in the middle of the first two. Prompts of more than a few tokens take
-another path through latent attention, with more kernels: public runs of DeepSeek under SGLang and TensorRT-LLM have a
-TTFT as if it were 2 ms, and a TPOT as if it were 1 (docs/served.md).
+another path through latent attention, with more kernels: `LATENT_S` is by public runs of DeepSeek, Kimi and GLM-5
+under three engines (docs/served.md).
 """
 
 from simulator.hardware.models import Model
 
 DENSE_S = 16.6e-3 / 36
-LATENT_S = 82.6e-3 / 61
-EXPERTS_S = (DENSE_S + LATENT_S) / 2
+EXPERTS_S = (DENSE_S + 82.6e-3 / 61) / 2
+LATENT_S = 2.0e-3
 LINEAR_S = 160e-3 / 60
 
 
