@@ -1,6 +1,6 @@
 """The replicas as a router sees them: a sequence of loads, and indexes that find the least of them without a scan."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import overload
 
@@ -33,6 +33,10 @@ class Replicas(Sequence[ReplicaLoad]):
 
     def __iter__(self) -> Iterator[ReplicaLoad]:
         return iter(self._loads)
+
+    def named(self, numbers: Iterable[int]) -> list[ReplicaLoad]:
+        """Those of these numbers that take requests, in this order."""
+        return [self.by_number[number] for number in numbers if number in self.by_number]
 
     def least(self, cost: Cost) -> ReplicaLoad:
         """The replica of least cost, the first of equals: found by an index, kept for each `cost` that is asked for.

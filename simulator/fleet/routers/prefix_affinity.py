@@ -78,9 +78,7 @@ class PrefixAffinity:
         depth, numbers = self._table.longest(keys)
         if depth * self.block_size <= self.cache_threshold * request.input_tokens:
             return idlest
-        by_number = replicas.by_number
-        known = [by_number[number] for number in numbers if number in by_number]
-        return min(known, key=unfinished, default=idlest)
+        return min(replicas.named(numbers), key=unfinished, default=idlest)
 
     def _by_caches(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         idlest = replicas.least(unfinished)

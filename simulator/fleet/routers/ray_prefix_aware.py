@@ -72,7 +72,7 @@ class RayPrefixAware:
         depth, numbers = self._table.longest(keys)
         if depth * self.block_size < self.match_rate_threshold * request.input_tokens:
             return self._smallest(replicas)
-        known = [replicas.by_number[number] for number in numbers if number in replicas.by_number]
+        known = replicas.named(numbers)
         return known if depth else list(replicas)
 
     def _smallest(self, replicas: Replicas) -> list[ReplicaLoad]:

@@ -46,7 +46,7 @@ class VllmPrefixAware:
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         keys = self._table.keys(request)
         _, numbers = self._table.longest(keys)
-        named = [replicas.by_number[number] for number in numbers if number in replicas.by_number] or replicas
+        named = replicas.named(numbers) or replicas
         chosen = named[self._draws.below(len(named))]
         self._table.add(keys, chosen.index)
         return chosen
