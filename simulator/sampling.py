@@ -47,8 +47,10 @@ _BY_MODEL: Mapping[str, Sampling] = {
     "minimax-m2": Sampling(top_k=40, top_p=0.95),
     "gemma-3-27b": Sampling(top_k=64, top_p=0.95),
 }
-"""From the generation_config.json beside each model's config.json at Hugging Face. The files of Mistral, Mixtral,
-gpt-oss and GPT-2 name none of these parameters; for a model that is not here none are assumed."""
+"""From the generation_config.json beside each model's config.json at Hugging Face. Servers print them when they start
+("Using default chat sampling params from model"): public logs of vLLM and SGLang show these values for Llama 3,
+Qwen2.5, Qwen3, Gemma 3 and MiniMax-M2. The files of Mistral, Mixtral, gpt-oss and GPT-2 name none of these parameters;
+for a model that is not here none are assumed."""
 
 
 def default_sampling(model: str) -> Sampling:
