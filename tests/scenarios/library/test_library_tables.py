@@ -71,6 +71,17 @@ def test_header_says_what_it_shows_and_its_commands_are_right(name: str) -> None
         scenarios.load(name, re.findall(r"--set (\S+)", overrides))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_figures_that_a_head_names_are_those_of_its_run(name: str) -> None:
+    head = (LIBRARY / f"{name}.yaml").read_text(encoding="utf-8").partition("\nname:")[0]
+    named = dict(re.findall(r"(mean_tpot_ms|p50_ttft_ms): ([\d,]*\d(?:\.\d+)?)", head))
+    summary = scenarios.run(scenarios.load(name)).summary
+    for metric, text in named.items():
+        digits = len(text.partition(".")[2])
+        assert f"{summary[metric]:,.{digits}f}" == text, metric
+
+
 def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
     fitted = composed("tables-h100-fp8", "model=llama-3.1-70b", "hardware.tensor_parallel=4")[1]
     assert fitted["profile"] == "h100-llama-3.1-70b-tp4"
