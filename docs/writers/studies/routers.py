@@ -129,7 +129,8 @@ STUDY = Study(
     alt="Mean time to first token of nine routers against their prefix hits and their imbalance, Mooncake and chat",
     answer=(
         "**Take a router that weighs prefixes and loads at every request: Ray's, the weighted sum or prefix"
-        " affinity. Prefixes alone are a trap, and so is a beginning that all prompts share.** On Mooncake's requests round robin takes {ttft_round_robin:.0f} ms to the first token in the"
+        " affinity. Prefixes alone are a trap, and so is a beginning that all prompts share.**"
+        " On Mooncake's requests round robin takes {ttft_round_robin:.0f} ms to the first token in the"
         " mean and finds {hits_round_robin:.1f} % of the prompt tokens in a cache; least loaded"
         " {ttft_least_loaded:.0f} ms and {hits_least_loaded:.1f} %. The six that know both take"
         " {ttft_ray_prefix_aware:.0f} to {ttft_llm_d:.0f} ms: Ray's {ttft_ray_prefix_aware:.0f}, the weighted sum"
