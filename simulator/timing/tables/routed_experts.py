@@ -37,7 +37,7 @@ WIDENED = ("mxfp4", "int4")
 """Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
 MARLIN_N, MARLIN_K = 256, 128
 """vLLM pads mxfp4 experts for Marlin: hidden sizes to multiples of 256, widths of 128 (`create_weights` of
-vllm/model_executor/layers/quantization/mxfp4.py). So gpt-oss reads 9 % more on one GPU, 14 % where four or eight share."""
+vllm/model_executor/layers/quantization/mxfp4.py). So gpt-oss reads 9 % more on one GPU, 14 % on two to eight."""
 Cells = Mapping[tuple[Cell, str], Measured]  # what was measured, by cell and precision
 GENTLE = "power_law_1.01"
 """The gentler of the sources' uneven loads, and that of `even` without balanced rows."""
@@ -46,7 +46,7 @@ USUAL = "usual"
 
 - A small batch takes as long as its experts are read. `GENTLE` is rounded to whole tokens, so that experts with less
   than half a token have none (power_law_logits_v3, collector/vllm/collect_moe.py of ai-dynamo/aiconfigurator): of 256
-  experts 64 tokens with 8 each read 180, where tokens that choose read 222. The measured times differ so, by 10 to 20 %.
+  experts 64 tokens with 8 each read 180, where tokens that choose read 222. Measured times differ so, by 10 to 20 %.
 - A prompt takes as long as its tiles. Balanced rows of 2^n tokens fill each tile to the last row, so `even` has whole
   tiles alone; loads that differ leave half a tile of each expert empty, and `GENTLE` was measured with that.
 """
