@@ -202,8 +202,8 @@ def _nested(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _priced(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[Scenario, str]:
     """Return the scenario by measured kernels where they are shipped, else by the roofline, and why."""
-    said = data.get("cost", {})
-    for cost in (said, {}) if said else ({},):  # what is said of experts has no effect on a model without
+    said: Mapping[str, Any] = data.get("cost", {})
+    for cost in [said, {}] if said else [said]:  # what is said of experts has no effect on a model without
         with suppress(InputError):
             found = load({**data, "cost": {"kind": "profile", **cost}}, overrides)
             found.cost.build(found)
