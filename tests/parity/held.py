@@ -65,7 +65,7 @@ def differences(items: Iterable[T], difference: Callable[[T], str | None]) -> It
 
 
 def change_rule(patch: pytest.MonkeyPatch, module: str, old: str, new: str, places: Places) -> None:
-    """Change a rule of `simulator.MODULE`, and hand the changed parts to those that use them."""
+    """Change a rule of a module of the simulator, and hand the changed parts to those that use them."""
     made = broken(f"simulator.{module}", old, new)
     for user, name in places:
         patch.setattr(user, name, getattr(made, name))
