@@ -15,18 +15,9 @@ from simulator.errors import InputError
 from simulator.timing.profile import ProfileCost
 from tests.command import ROOT
 from tests.profile_maker import document
+from tests.traffic import one_class
 
-WORKLOAD = {
-    "requests": 40,
-    "classes": [
-        {
-            "name": "chat",
-            "arrival": {"process": "poisson", "rate": 20},
-            "input": {"dist": "uniform", "min": 10, "max": 300},
-            "output": {"dist": "uniform", "min": 1, "max": 60},
-        }
-    ],
-}
+WORKLOAD = one_class(40, 20, (10, 300), (1, 60), name="chat")
 
 
 def scenario(*overrides: str, **cost: Any) -> scenarios.Scenario:
