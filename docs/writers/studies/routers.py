@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import scenarios
-from docs.writers.claims.claim import Expectation, Table
+from docs.writers.claims.claim import Columns, Expectation, Table, cells
 from docs.writers.claims.runs import figure
 from docs.writers.studies.prefix_affinity import TRACE, ideal_hits
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
@@ -18,10 +18,7 @@ ROUTERS = (
     "round_robin", "least_loaded", "vllm_prefix_aware", "prefix_hash", "prefix_affinity", "sglang_cache_aware",
     "ray_prefix_aware", "llm_d", "weighted", "dynamo_kv",
 )  # fmt: skip
-_MEASURES = (
-    "mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms", "prefix_cache_hit_rate", "balance_cv", "mean_tpot_ms",
-    "overlap_lost_rate", "mean_queue_excess",
-)  # fmt: skip
+_REGRETS = ("overlap_lost_rate", "mean_queue_excess")
 _CHAT = (
     "workload={{requests: 1000, classes: [{{name: chat, arrival: {{process: poisson, rate: {rate}}},"
     " prefix: {{tokens: 1024}}, input: {{dist: lognormal, median: 500, p99: 8000, max: 20000}},"
@@ -36,6 +33,11 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "chat, 64": ("replicas=64", _CHAT.format(rate=8)),
 }
 """Requests by trace and replicas: what is set beside the scenario."""
+_COLUMNS: Columns = {
+    "TTFT mean, ms": ("mean_ttft_ms", 1, ".0f"), "TTFT p50, ms": ("p50_ttft_ms", 1, ".0f"),
+    "TTFT p99, s": ("p99_ttft_ms", 1e-3, ".2f"), "prefix hits, %": ("prefix_cache_hit_rate", 100, ".1f"),
+    "imbalance (CV)": ("balance_cv", 1, ".3f"), "TPOT, ms": ("mean_tpot_ms", 1, ".2f"),
+}  # fmt: skip
 
 
 def measure() -> StudyResult:
@@ -65,7 +67,7 @@ def _figures(router: str, setting: str, more: str = "") -> dict[str, float]:
     options = f", {_OTHERS[router]}" if router in _OTHERS else usual
     chosen = scenarios.load(SCENARIO, [*SETTINGS[setting], f"router={{kind: {router}, regret: true{options}{more}}}"])
     result = scenarios.run(chosen)
-    return {name: figure(result, name) for name in _MEASURES}
+    return {name: figure(result, name) for name in (*(key for key, _, _ in _COLUMNS.values()), *_REGRETS)}
 
 
 def _regrets(by_setting: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
@@ -87,20 +89,8 @@ def _regrets(by_setting: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Tab
 
 
 def _table(found: Mapping[str, Mapping[str, float]]) -> Table:
-    head = ["router", "TTFT mean, ms", "TTFT p50, ms", "TTFT p99, s", "prefix hits, %", "imbalance (CV)", "TPOT, ms"]
-    rows = [
-        [
-            router,
-            f"{each['mean_ttft_ms']:.0f}",
-            f"{each['p50_ttft_ms']:.0f}",
-            f"{each['p99_ttft_ms'] / 1e3:.2f}",
-            f"{100 * each['prefix_cache_hit_rate']:.1f}",
-            f"{each['balance_cv']:.3f}",
-            f"{each['mean_tpot_ms']:.2f}",
-        ]
-        for router, each in found.items()
-    ]
-    return Table(head, rows, "The same 1,000 requests on eight replicas")
+    rows = [[router, *cells(each, _COLUMNS)] for router, each in found.items()]
+    return Table(["router", *_COLUMNS], rows, "The same 1,000 requests on eight replicas")
 
 
 def _panels(by_setting: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[Panel]:
