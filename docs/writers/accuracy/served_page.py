@@ -43,7 +43,8 @@ _TTFT = """
 | fixed lengths drift apart under vLLM and TensorRT-LLM | TPOT of Qwen3-32B 8.3, from 14.8 | no number fitted |
 
 Of the 29 cells of models with experts each finds the power law chosen by all others.
-The hosts of vLLM and TensorRT-LLM, tokenising (6 us a token) and the other launches come from elsewhere. The intervals'
+The hosts of vLLM and TensorRT-LLM, tokenising (10 us a token, 6 of Llama 3 and gpt-oss) and the other launches come
+from elsewhere. The intervals'
 coverage below is of what was left out.
 
 ## What TTFT is off by
@@ -51,7 +52,8 @@ coverage below is of what was left out.
 - **The benchmark's**, known from its scripts and simulated: all users at once at first (a tenth of the requests),
   lengths, ten requests each, `batch_wait_timeout_iters` of TensorRT-LLM (20 steps for Llama with 1,024 tokens each
   way), SGLang's `scheduler_recv_interval`, vLLM's budget of twice the prompt and its captured sizes.
-- **Ours, found**: a prompt's way in (tokenising, 6 us a token, one prompt after another). Launches: without a CUDA
+- **Ours, found**: a prompt's way in (tokenising, one prompt after another: 10 us a token was measured of random text
+  with the tokenisers of DeepSeek and Qwen, 6.5 with Llama 3's). Launches: without a CUDA
   graph a prompt of 1,024 tokens takes as long as the host needs to launch its kernels, 60 to 150 ms for 60 layers with
   experts. vLLM before `--max-cudagraph-capture-size 2048`, SGLang before 0.5.10 and TensorRT-LLM run so; MiniMax with
   and without that flag differ by 60 ms in TTFT, and in TPOT by as much as 63 such prompts cost the others. A trained
