@@ -22,7 +22,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.policies import policy_class, policy_parameters
 from simulator.servers import Launch, Startup
 
-_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "workload")
+_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "router", "workload")
 _PLAIN = {"kind": "linear", "base_s": 1.0, "per_token_s": 0.0, "per_context_token_s": 0.0}  # takes no server's defaults
 _PLACEHOLDER = {"preset": "chat", "rate": 1.0, "requests": 500}
 _GPU = "h200"  # the default of a scenario

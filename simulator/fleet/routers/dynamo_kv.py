@@ -94,18 +94,18 @@ class DynamoKv:
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         keys = self._table.keys(request)
-        cached = self._cached(request, keys, replicas)
+        cached = self._cached(request, replicas)
         costs = [self.cost(request, keys, load.index, cached[load.index]) for load in replicas]
         chosen = replicas[self._draw(costs)]
         self.book(request, keys, chosen.index, cached[chosen.index])
         return chosen
 
-    def _cached(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> dict[int, int]:
+    def _cached(self, request: ArrivingRequest, replicas: Replicas) -> dict[int, int]:
         """The blocks of the prompt that each replica has cached, as far as the router knows."""
         if self.knowledge == "exact":
             return {load.index: load.cached_tokens(request) // self.block_size for load in replicas}
         self._table.forget(request.arrival_s - self.ttl_s)
-        known = self._table.shares(keys)
+        known = self._table.shares(self._table.stretches(request))
         return {load.index: known.get(load.index, 0) for load in replicas}
 
     def cost(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> float:
@@ -139,7 +139,7 @@ class DynamoKv:
         booked.blocks.update(keys)
         self._sent[request.row] = booked, keys, tokens
         if self.knowledge == "approximate":
-            self._table.add(keys, number, request.arrival_s)
+            self._table.add(self._table.stretches(request), number, request.arrival_s)
 
     def began(self, row: int) -> None:
         """A request has its first token."""

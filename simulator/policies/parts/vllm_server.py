@@ -89,7 +89,7 @@ _RARE = (
     Flag("--kv-transfer-config", offload.REST, read=offload.read_transfer, write=offload.write_transfer),
     Flag("--kv-offloading-backend", offload.BACKEND, is_written=False, read=offload.read_backend),
     Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
-    Flag("--data-parallel-size -dp", "replicas", is_written=False),
+    Flag("--data-parallel-size -dp", "replicas"),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
     Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
@@ -234,6 +234,7 @@ VLLM_SERVE = Launch(
     remarks=_v1_remarks,
     joined=_joined,
     written=lambda _, values: offload.written(values),
+    balancer="vllm_dp",
 )
 SERVE_BEFORE_V1 = replace(
     VLLM_SERVE,
@@ -251,6 +252,7 @@ SERVE_BEFORE_V1 = replace(
     remarks=_remarks_before_v1,
     joined=None,
     written=None,
+    balancer="",
     until=(0, 8),
     switch="VLLM_USE_V1=0",
     told_by=BEFORE_V1,
