@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import scenarios
-from docs.writers.claims.claim import Expectation, Table
+from docs.writers.claims.claim import Columns, Expectation, Table, cells
 from docs.writers.claims.runs import figure
 from docs.writers.studies.prefix_affinity import TRACE, ideal_hits
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
@@ -18,7 +18,11 @@ ROUTERS = (
     "round_robin", "least_loaded", "vllm_prefix_aware", "prefix_hash", "prefix_affinity", "sglang_cache_aware",
     "ray_prefix_aware", "llm_d", "weighted", "dynamo_kv",
 )  # fmt: skip
-_MEASURES = ("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms", "prefix_cache_hit_rate", "balance_cv", "mean_tpot_ms")
+_COLUMNS: Columns = {
+    "TTFT mean, ms": ("mean_ttft_ms", 1, ".0f"), "TTFT p50, ms": ("p50_ttft_ms", 1, ".0f"),
+    "TTFT p99, s": ("p99_ttft_ms", 1e-3, ".2f"), "prefix hits, %": ("prefix_cache_hit_rate", 100, ".1f"),
+    "imbalance (CV)": ("balance_cv", 1, ".3f"), "TPOT, ms": ("mean_tpot_ms", 1, ".2f"),
+}  # fmt: skip
 
 
 def measure() -> StudyResult:
@@ -43,47 +47,23 @@ def _figures(router: str) -> dict[str, float]:
     options = _OTHERS.get(router, usual)
     chosen = scenarios.load(SCENARIO, [f"router={{kind: {router}{', ' * bool(options)}{options}}}"])
     result = scenarios.run(chosen)
-    return {name: figure(result, name) for name in _MEASURES}
+    return {name: figure(result, name) for name, _, _ in _COLUMNS.values()}
 
 
 def _table(found: Mapping[str, Mapping[str, float]]) -> Table:
-    head = ["router", "TTFT mean, ms", "TTFT p50, ms", "TTFT p99, s", "prefix hits, %", "imbalance (CV)", "TPOT, ms"]
-    rows = [
-        [
-            router,
-            f"{each['mean_ttft_ms']:.0f}",
-            f"{each['p50_ttft_ms']:.0f}",
-            f"{each['p99_ttft_ms'] / 1e3:.2f}",
-            f"{100 * each['prefix_cache_hit_rate']:.1f}",
-            f"{each['balance_cv']:.3f}",
-            f"{each['mean_tpot_ms']:.2f}",
-        ]
-        for router, each in found.items()
-    ]
-    return Table(head, rows, "The same 1,000 requests on eight replicas")
+    rows = [[router, *cells(each, _COLUMNS)] for router, each in found.items()]
+    return Table(["router", *_COLUMNS], rows, "The same 1,000 requests on eight replicas")
 
 
 def _panels(found: Mapping[str, Mapping[str, float]]) -> list[Panel]:
-    def points(x: str, y: str, scale: float) -> list[Line]:
-        return [
-            Line(router, [(scale * each[x], each[y])])
-            for router, each in found.items()
-            if router != "vllm_prefix_aware"
-        ]
+    def points(x: str, scale: float) -> list[Line]:
+        shown = {router: each for router, each in found.items() if router != "vllm_prefix_aware"}
+        return [Line(router, [(scale * each[x], each["mean_ttft_ms"])]) for router, each in shown.items()]
 
+    balance = "standard deviation / mean of tokens served"
     return [
-        Panel(
-            "Saved prefill",
-            "prompt tokens found, %",
-            "mean TTFT, ms",
-            points("prefix_cache_hit_rate", "mean_ttft_ms", 100.0),
-        ),
-        Panel(
-            "Balance",
-            "standard deviation / mean of tokens served",
-            "mean TTFT, ms",
-            points("balance_cv", "mean_ttft_ms", 1.0),
-        ),
+        Panel("Saved prefill", "prompt tokens found, %", "mean TTFT, ms", points("prefix_cache_hit_rate", 100.0)),
+        Panel("Balance", balance, "mean TTFT, ms", points("balance_cv", 1.0)),
     ]
 
 

@@ -38,6 +38,7 @@ _MORE_MEMORY_SINCE = (0, 20)
 _LARGEST_SINCE = (0, 28)
 _STATES_CACHED_SINCE = (0, 26)
 
+_BACKENDS = {name: name for name in ("auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")}
 _GENERATION = "sampling.by_default"
 """What `--generation-config` says, until `--override-generation-config` is put over it."""
 
@@ -94,10 +95,12 @@ _RARE = (
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
     Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
     Flag("--override-generation-config", "sampling", read=read_override, write=json.dumps),
+    Flag("--moe-backend", "cost.moe_backend", is_written=False, words=_BACKENDS),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
 
 VARIABLES = (
+    Flag("VLLM_MXFP4_USE_MARLIN", "cost.moe_backend", is_written=False, words={"marlin": ("1", "true")}),
     Flag(
         "VLLM_PP_LAYER_PARTITION",
         "hardware.pp_layer_partition",
@@ -140,7 +143,7 @@ NOT_MODELLED = {
     "*context-parallel-size *-interleave-size",
     "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "enforce-eager "
     "compilation-config -O* -cc optimization-level *cudagraph-* performance-mode",
-    "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config moe-backend "
+    "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config "
     "linear-backend *-decode-backend *-prefill-backend kernel-config all2all-backend disable-custom-all-reduce "
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
