@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.front_end import FrontEnd
+from simulator.front_end import TOKENISED_S, FrontEnd
 from simulator.timing.host import Host
 
 if TYPE_CHECKING:
@@ -166,4 +166,5 @@ class Server:
 
     def source_of_front_end(self, front_end: FrontEnd) -> str:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""
-        return self.front_end_source if self.front_end == front_end else ""
+        usual = (self.front_end.of(vocab) for vocab in (0, *TOKENISED_S))
+        return self.front_end_source if front_end in usual else ""

@@ -27,7 +27,7 @@ _FILTERS = (
 kernel from 8 rows on in 0.17 to 0.20, FlashInfer's by default since 0.21, which takes 1 us and is left out. Of 128 rows
 of 131,072 logits the pull request 40376 measured 2.3 ms by the sort, 0.53 by Triton and 0.14 by FlashInfer for top-p,
 and 2.4, 0.36 and 0.27 for top-k and top-p."""
-FRONT_END = FrontEnd(4e-3, 67e-6, 6e-6)
+FRONT_END = FrontEnd(4e-3, 67e-6, 10e-6)
 """vLLM 0.15 and later over HTTP: what TTFT has beyond the engine, 5.8 ms with 300 tokens. A token of the prompt adds 3
 microseconds on B200's hosts and 6 on others."""
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
