@@ -76,6 +76,18 @@ def test_dynamo_counts_and_chooses_as_recorded(run: int) -> None:
     assert equals < 10, "most choices are no matter of chance"
 
 
+def test_dynamo_leaves_an_idle_replica_without_the_common_beginning_to_the_end() -> None:
+    router = load_router("dynamo_kv", {"knowledge": "approximate"})
+    assert isinstance(router, DynamoKv)
+    replicas, taken = fleet(0, 0, 0), []
+    for row in range(20):
+        taken.append(router.choose(asking(row, text(1, 64, row, 32)), replicas).index)
+        if row < 19:
+            router.ended(row)
+    assert len(set(taken)) == 1
+    assert router.choose(asking(20, text(1, 64, 20, 32)), replicas).index != taken[0]
+
+
 @pytest.mark.parametrize(("temperature", "drawn"), [(0.5, (323, 1004, 2673)), (1.0, (738, 1238, 2024))])
 def test_dynamo_draws_by_temperature_as_often_as_recorded(temperature: float, drawn: tuple[int, ...]) -> None:
     """4,000 choices of its own between workers that cost 60, 40 and 20 blocks."""
