@@ -8,11 +8,11 @@ cached it learns from events (`knowledge: exact`, its default; here they come at
 last `ttl_s` seconds to be there (`approximate`, its --no-router-kv-events).
 
 Beside its own replay (`dynamo.replay` with router_mode kv_router, blocks of 64, 2,000 requests of Mooncake on 8
-workers, steps of 1 ms and 22 us a token) mean TTFT is 235.8 ms over three seeds, its own 235.9 over four runs: some 1,600
-of the choices are ties of idle workers, which both break at random. With its choices taken over, the cached blocks of the
-worker that it took, and the most of any worker, are equal at all 2,000 (at 0.5 ms a step; its decode steps take 1 ms at
-least). Where all prompts begin alike, an idle replica without that beginning costs its blocks more than an idle one
-that has it: it may get its first request only when the others are busy, and at a low load none.
+workers, steps of 1 ms and 22 us a token) mean TTFT is 235.8 ms over three seeds, its own 235.9 over four runs: some
+1,600 of the choices are ties of idle workers, which both break at random. With its choices taken over, the cached
+blocks of the worker that it took, and the most of any worker, are equal at all 2,000 (at 0.5 ms a step; its decode
+steps take 1 ms at least). Where all prompts begin alike, an idle replica without that beginning costs its blocks more
+than an idle one that has it: it may get its first request only when the others are busy, and at a low load none.
 """
 
 from __future__ import annotations
