@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.front_end import FrontEnd
+from simulator.front_end import TOKENISED_S, FrontEnd
 from simulator.timing.host import Host
 
 if TYPE_CHECKING:
@@ -78,9 +78,10 @@ class Launch:
     the defaults of others. `fixed` is written for a policy without these keys; `written` are values that differ from
     the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from those
     that one does, and from the name of the `model` and the keys that flags `said`. `is_own` says that the policy is the
-    server's own, and not only near to it. `container` is an image that starts the server. A server of the same program
-    from before a version says so: `until` is that version, `switch` a variable that asks for it, `told_by` the remark
-    on its commands.
+    server's own, and not only near to it. `container` is an image that starts the server. `balancer` is the router
+    among data-parallel ranks that the server has of its own, '' for none; its flag of `replicas` says how many ranks.
+    A server of the same program from before a version says so: `until` is that version, `switch` a variable that asks
+    for it, `told_by` the remark on its commands.
     """
 
     programs: Sequence[str]
@@ -103,6 +104,7 @@ class Launch:
     remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
     joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
     written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
+    balancer: str = ""
     until: Since = ()
     switch: str = ""
     told_by: str = ""
@@ -164,4 +166,5 @@ class Server:
 
     def source_of_front_end(self, front_end: FrontEnd) -> str:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""
-        return self.front_end_source if self.front_end == front_end else ""
+        usual = (self.front_end.of(vocab) for vocab in (0, *TOKENISED_S))
+        return self.front_end_source if front_end in usual else ""

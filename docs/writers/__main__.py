@@ -1,5 +1,6 @@
 """Write the pages that are made from the code: `python -m docs.writers [NAME ...]`."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,6 +38,18 @@ def _text(page: Callable[[], str], path: Path) -> Callable[[], None]:
     return write
 
 
+def _table(markdown: Callable[[], str], page: Path) -> Callable[[], None]:
+    """A writer of the table of a page that is written by hand; its head, two lines, says which table."""
+
+    def write() -> None:
+        text, table = page.read_text(encoding="utf-8"), markdown()
+        head = "".join(table.splitlines(keepends=True)[:2])
+        written = re.sub(re.escape(head) + r"(?:\|.*\n)*", lambda _: table, text)
+        page.write_text(written, encoding="utf-8", newline="\n")
+
+    return write
+
+
 def _study(study: Study) -> Callable[[], None]:
     """A writer of a study's page and picture."""
     return lambda: studies.write(DOCS / "studies", study)
@@ -45,13 +58,13 @@ def _study(study: Study) -> Callable[[], None]:
 WRITERS: dict[str, Callable[[], None]] = {
     "commands": _text(commands.page, DOCS / "commands.md"),
     "diagnosis": _text(findings.page, DOCS / "diagnosis.md"),
-    "metrics": lambda: definitions.write(DOCS / "metrics.md"),
+    "metrics": _table(definitions.markdown, DOCS / "metrics.md"),
     "reference": _text(reference.page, DOCS / "reference.md"),
     "run-folder": _text(run_folder.page, DOCS / "run-folder.md"),
     "schema": _text(json_schema.text, json_schema.FILE),
     "systems": _text(systems.page, DOCS / "systems.md"),
-    "traces": lambda: trace_formats.write(DOCS / "traces.md"),
-    "bounds": lambda: bounds.write(DOCS / "bound.md"),
+    "traces": _table(trace_formats.markdown, DOCS / "traces.md"),
+    "bounds": _table(bounds.markdown, DOCS / "bound.md"),
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},

@@ -1,8 +1,6 @@
 """The table of docs/bound.md: how close the best of the shipped policies comes to each bound, on library scenarios."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from scenarios.assembly.engine_policy import with_policy
 from scenarios.assembly.replica_parts import build
@@ -23,13 +21,6 @@ _LINE = f"| --- |{' --- |' * len(METRICS_SHOWN)}\n"
 def markdown() -> str:
     """The share of the bound that the best policy reaches, and which policy it is: a row a scenario."""
     return _HEAD + _LINE + "".join(f"| `{name}` | {' | '.join(_cells(name))} |\n" for name in SCENARIOS)
-
-
-def write(page: Path) -> None:
-    """Put the table in the place of the one that stands in a page."""
-    text = page.read_text(encoding="utf-8")
-    written = re.sub(re.escape(_HEAD) + r"(?:\|.*\n)*", lambda _: markdown(), text)
-    page.write_text(written, encoding="utf-8", newline="\n")
 
 
 def _cells(name: str) -> Iterator[str]:

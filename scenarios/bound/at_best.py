@@ -9,8 +9,8 @@ Rates. All that is measured lies between the first arrival and the last token: a
 the counts. More requests a second than work can be done of them queue without end, however long: the largest rate.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -44,12 +44,16 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Bounds by metric, the largest rate, and why others are missing."""
+class Bounds:
+    """Bounds by metric of summary.json, the largest rate, and why others are missing."""
 
-    metrics: dict[str, Bound] = field(default_factory=dict)
+    metrics: Mapping[str, Bound]
     rate: Bound | None = None
     why_not: tuple[str, ...] = ()
+
+    def values(self) -> dict[str, float]:
+        """The entry `bound` of summary.json."""
+        return {key: bound.value for key, bound in self.metrics.items()}
 
 
 def largest_rate(charges: Charges) -> Bound:
@@ -57,7 +61,7 @@ def largest_rate(charges: Charges) -> Bound:
     return _AtBest(charges, streams=True).largest_rate()
 
 
-def at_best(charges: Charges, slo: Slo | None, *, streams: bool, cut: bool) -> Found:
+def at_best(charges: Charges, slo: Slo | None, *, streams: bool, cut: bool) -> Bounds:
     """Bound every metric for which there is a proof. `streams`: tokens come one by one. `cut`: not all is measured."""
     best = _AtBest(charges, streams)
     metrics: dict[str, Bound] = {}
@@ -72,7 +76,7 @@ def at_best(charges: Charges, slo: Slo | None, *, streams: bool, cut: bool) -> F
         metrics["slo_attainment"] = share
         metrics["request_goodput"] = Bound(share.value * rate.value, names, rate.assumes)
     why_not = (*(() if best.fixed else (_MOVING,)), *(() if streams else (_WHOLE,)))
-    return Found(metrics, best.largest_rate(), why_not)
+    return Bounds(metrics, best.largest_rate(), why_not)
 
 
 @dataclass(frozen=True)  # no slots: what several metrics need is worked out once

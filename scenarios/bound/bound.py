@@ -6,13 +6,13 @@ a proof needs does not hold, no bound is given, and the reason is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.replica_parts import build
-from scenarios.bound.at_best import Bound, at_best, largest_rate
+from scenarios.bound.at_best import Bound, Bounds, at_best, largest_rate
 from scenarios.bound.charges import Charges, Server
 from scenarios.bound.held import HeldBlocks
 from scenarios.bound.requests import measured_requests
@@ -25,19 +25,6 @@ from simulator.timing.floor import floors_of
 from simulator.workload import Workload
 
 _SAME = "and others may serve more requests: the share within the SLO alone is comparable"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds by metric of summary.json, the largest rate, and why others are missing."""
-
-    metrics: Mapping[str, Bound]
-    rate: Bound | None = None
-    why_not: tuple[str, ...] = ()
-
-    def values(self) -> dict[str, float]:
-        """The entry `bound` of summary.json."""
-        return {key: bound.value for key, bound in self.metrics.items()}
 
 
 def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Bounds:
@@ -55,7 +42,7 @@ def bound(scenario: Scenario, workload: Workload, *, warmup_s: float = 0.0, cool
     caps = (engine.max_queued_requests, engine.max_num_queued_reqs, engine.max_num_queued_tokens)
     if any(cap is not None for cap in caps):
         return Bounds(_share(found.metrics), None, (f"the queue is capped, {_SAME}",))
-    return Bounds(found.metrics, found.rate, found.why_not)
+    return found
 
 
 def bound_rate(scenario: Scenario, workload: Workload) -> Bound | None:

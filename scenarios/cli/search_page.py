@@ -17,8 +17,9 @@ def search_page(found: Searched) -> SearchPage:
     from reports.tables.request_tables import TableRows
     from scenarios.search import words
     from scenarios.search.race import mean
+    from scenarios.search.search import settings_of
 
-    settings = tuple((key, str(value)) for key, value in found.to_json()["best"].items())
+    settings = tuple((key, str(value)) for key, value in settings_of(found.best.candidate).items())
     first = [mean(found.aim.metric, trial.rounds[0]) if trial.rounds else None for trial in found.trials]
     return SearchPage(
         f"{found.base.name}: a policy for {found.aim.metric}",

@@ -15,19 +15,24 @@ UNKNOWN_MODEL = "MODEL"
 """The placeholder for the Hugging Face name of a model that is not a built-in one."""
 
 
-def deploy(scenario: Scenario, replicas: int = 1) -> str:
-    """Return the command of one replica with a remark on what it cannot say; a remark alone where no server does it."""
+def deploy(scenario: Scenario, replicas: int | None = None) -> str:
+    """Return the command of one server with a remark on what it cannot say; a remark alone where no server does it."""
     found = deployed(scenario, replicas)
     if isinstance(found, str):
         return f"# {found}"
     options = [f"{OPTIONS_FILE}: {flow(found.options)}"] if found.options else []
-    remarks = [*([f"on each of {replicas:,} replicas"] if replicas > 1 else []), *found.remarks, *options]
+    each = [f"on each of {found.replicas:,} replicas"] if found.replicas > 1 else []
+    remarks = [*each, *found.remarks, *options]
     command = " ".join([*(f"{name}={value}" for name, value in found.variables.items()), line(found.words)])
     return f"{command}  # {'; '.join(remarks)}" if remarks else command
 
 
-def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
-    """Return the start of a server with so many replicas, or the reason why there is none."""
+def deployed(scenario: Scenario, replicas: int | None = None) -> Deployed | str:
+    """Return the start of a server with so many replicas, or the reason why there is none.
+
+    Without a number it is that of one replica. Replicas that share experts, or have the balancer of the server itself,
+    are data-parallel ranks of one server, by default as many as the scenario has.
+    """
     policy = scenario.engine.policy
     if scenario.fleet is not None:
         return "each group has a command of its own: plan the groups one by one"
@@ -41,8 +46,17 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         values[STATIC] = _static_share(scenario, built)
     values["sampling"] = None if scenario.sampling is None else scenario.sampling.model_dump(exclude_none=True) or None
     values |= launch.written(built, values) if launch.written is not None else {}
+    count = scenario.replicas if replicas is None else replicas
+    shares = scenario.hardware.enable_expert_parallel and count > 1
+    is_own = scenario.routing.kind == launch.balancer
+    ranks = count if launch.balancer and (shares or is_own) else 1
+    values["replicas"] = ranks if ranks > 1 else None
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
+    if ranks > 1 and not is_own:
+        remarks.append(f"its own balancer instead of {scenario.routing.kind}")
+    if shares and ranks == 1:
+        remarks.append("no flag says hardware.enable_expert_parallel")
     if model == UNKNOWN_MODEL:
         name = scenario.resolve_model().name
         remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
@@ -57,8 +71,8 @@ def deployed(scenario: Scenario, replicas: int = 1) -> Deployed | str:
         model,
         version,
         scenario.resolve_gpu().name,
-        scenario.hardware.gpus,
-        replicas,
+        scenario.hardware.gpus * ranks,
+        1 if ranks > 1 else replicas or 1,
         variables_of(launch, values),
     )
 

@@ -22,7 +22,7 @@ from simulator.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scenarios.bound.bound import Bounds
+    from scenarios.bound.at_best import Bounds
     from scenarios.show import Picture
 
 

@@ -360,7 +360,7 @@ class Scenario(Strict):
         own = self.front_end
         if own is None:
             return FrontEnd()
-        usual = server_of(self.engine.policy).front_end
+        usual = server_of(self.engine.policy).front_end.of(self.resolve_model().vocab)
         given = {name: value for name, value in own.model_dump().items() if value is not None}
         return replace(usual, **({"per_prompt_token_s": 0.0} if given else {}) | given)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.bound.bound import Bounds, bound, of_run, weakest
+from scenarios.bound.at_best import Bounds
+from scenarios.bound.bound import bound, of_run, weakest
 from scenarios.runs.result import Result
 from simulator.metrics.latency import e2el_s, queue_s, tpot_s, ttft_s
 from simulator.metrics.outcomes import ATTAINMENT

@@ -32,7 +32,7 @@ class Group:
 def groups(baseline: Sequence[Result], best: Sequence[Result], *, parts: int = 4) -> list[Group]:
     """All requests; those of each of so many parts of the prompts, and of the answers, by length; those of each class.
 
-    None where the runs had different requests, as those of closed loops have.
+    Empty where the runs had different requests, as those of closed loops have.
     """
     first = baseline[0]
     if any(len(a.records.requests.row) != len(b.records.requests.row) for a, b in zip(baseline, best, strict=True)):

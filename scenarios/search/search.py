@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from simulator.errors import InputError
 from simulator.metrics.table import METRICS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # no slots: who pays is worked out once
 class Searched:
     """What a search came to.
 
@@ -60,6 +61,7 @@ class Searched:
         """The command of a server that decides so; None where no flag of a server says all of it."""
         return command_of(self.taken.scenario)
 
+    @cached_property
     def groups(self) -> list[Group]:
         """Which requests pay."""
         return groups(*self.runs)

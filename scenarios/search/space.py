@@ -22,8 +22,6 @@ from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, 
 from simulator.queues import order_parameters
 from simulator.workload import Workload
 
-Settings = Mapping[str, Any]
-
 _ORDER, _WEIGHTED = "engine.order", "weighted"
 _OF_WEIGHTED = frozenset(f"engine.{name}" for name in order_parameters(_WEIGHTED))
 _NOT_DECIDED = frozenset({"version", "async_scheduling", "disable_overlap_schedule", "disable_chunked_mm_input"})

@@ -104,23 +104,19 @@ def group_rows(found: Searched) -> tuple[Row, ...]:
             *(number("mean_e2el_ms", value) for value in each.e2el_ms),
             *((MISSING, MISSING) if each.within is None else (f"{100 * share:.1f} %" for share in each.within)),
         )
-        for each in found.groups()
+        for each in found.groups
     )
 
 
 def payers(found: Searched) -> str:
     """Who pays, in a sentence; '' where no group does."""
+    shares = [(each.name, *each.within) for each in found.groups if each.within is not None]
     title = "within the SLO"
-    worse = [(each.within[0] - each.within[1], each) for each in found.groups() if each.within is not None]
-    worse = [(by, each) for by, each in worse if by > 0.005]
-    said = [
-        f"{each.name} ({100 * each.within[0]:.0f} to {100 * each.within[1]:.0f} %)" for _, each in worse if each.within
-    ]
-    if not worse:
-        title = "in mean E2E"
-        late = [each for each in found.groups() if each.e2el_ms[1] > 1.01 * each.e2el_ms[0]]
-        said = [f"{each.name} ({number('mean_e2el_ms', each.e2el_ms[0])} to {number('mean_e2el_ms', each.e2el_ms[1])})"
-                for each in late]  # fmt: skip
+    said = [f"{name} ({100 * own:.0f} to {100 * now:.0f} %)" for name, own, now in shares if own - now > 0.005]
+    if not said:
+        title, times = "in mean E2E", [(each.name, *each.e2el_ms) for each in found.groups]
+        said = [f"{name} ({number('mean_e2el_ms', own)} to {number('mean_e2el_ms', now)})"
+                for name, own, now in times if now > 1.01 * own]  # fmt: skip
     return f"They pay, {title}: {'; '.join(said)}." if said else ""
 
 

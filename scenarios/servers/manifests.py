@@ -20,7 +20,7 @@ _FOLDER = "/etc/server"
 class Deployed:
     """A server's start: its command, a word each, its file of options, remarks on what these cannot say, and where.
 
-    `gpus` are those of one replica.
+    `gpus` are those of one server, its data-parallel ranks included; `replicas` is the number of servers.
     """
 
     launch: Launch

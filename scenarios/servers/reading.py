@@ -41,9 +41,15 @@ def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
     said = dict(start.said)
     if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
         said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")
-    if "replicas" in said and "replicas" in read.taken:  # so many servers, each of so many ranks
-        (number, where), (ranks, flag) = said["replicas"], read.taken["replicas"]
-        read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")
+    if "replicas" in read.taken:
+        ranks, flag = read.taken["replicas"]
+        if "replicas" in said:  # so many servers, each of so many ranks
+            number, where = said["replicas"]
+            read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")
+            if "hardware.enable_expert_parallel" in read.taken:
+                notes.append(f"warning: here all replicas share experts, not the {ranks} ranks of each server alone")
+        elif launch.balancer and ranks != 1:
+            read.taken["router"] = (launch.balancer, f"the server's own, for {flag}")
     read.taken = {**said, **read.taken}
     return read
 

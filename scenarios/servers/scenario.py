@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.policies import policy_class, policy_parameters
 from simulator.servers import Launch, Startup
 
-_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "workload")
+_SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "router", "workload")
 _PLAIN = {"kind": "linear", "base_s": 1.0, "per_token_s": 0.0, "per_context_token_s": 0.0}  # takes no server's defaults
 _PLACEHOLDER = {"preset": "chat", "rate": 1.0, "requests": 500}
 _GPU = "h200"  # the default of a scenario
@@ -201,9 +202,10 @@ def _nested(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _priced(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[Scenario, str]:
     """Return the scenario by measured kernels where they are shipped, else by the roofline, and why."""
-    try:
-        found = load({**data, "cost": {"kind": "profile"}}, overrides)
-        found.cost.build(found)
-    except InputError:
-        return load({**data, "cost": {"kind": "roofline"}}, overrides), "no measured kernels for this model and GPU"
-    return found, "measured kernels for this model and GPU"
+    said: Mapping[str, Any] = data.get("cost", {})
+    for cost in [said, {}] if said else [said]:  # what is said of experts has no effect on a model without
+        with suppress(InputError):
+            found = load({**data, "cost": {"kind": "profile", **cost}}, overrides)
+            found.cost.build(found)
+            return found, "measured kernels for this model and GPU"
+    return load({**data, "cost": {"kind": "roofline"}}, overrides), "no measured kernels for this model and GPU"

@@ -5,8 +5,9 @@ object, anything else by how its text begins, a folder by the names of its files
 InputError that says what was seen.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,7 @@ SAMPLE_LINES = 1000
 _BEGINNING_LINES, _BEGINNING_CHARACTERS = 60, 100_000  # what `TraceFormat.begins` is matched against
 
 Marks = Mapping[str, tuple[Signature, ...]]  # signatures by the name of their format
+Refuse = Callable[..., InputError]  # makes the error of a message, and perhaps a hint, at the file's first line
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,17 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
             "the file is empty", file=file, hint="a trace begins with a header, or has one JSON object on each line"
         )
     number, first = sample[0]
+    refuse = partial(InputError, file=file, line=number)
     if not _is_text(first):
-        raise InputError("the first line is not UTF-8 text", file=file, line=number)
+        raise refuse("the first line is not UTF-8 text")
     kind = _kind(first, sample, options)
-    names = () if kind == "text" else (_keys if kind == "jsonl" else _header)(first, file, number)
+    names = () if kind == "text" else (_keys if kind == "jsonl" else _header)(first, refuse)
     rows: Iterator[Line] = chain(sample[1:] if kind == "csv" else sample, lines)
     if options.columns:
         names = renamed(names, options.columns, kind, file, number)
         rows = rows if kind == "csv" else renamed_rows(rows, options.columns)
         options = replace(options, format="native")
-    found = _find(kind, names, sample, options, file)
+    found = _find(kind, names, sample, options, refuse)
     if options.time_unit is not None and options.time_unit not in found.units and not options.columns:
         what = f"time_unit cannot be given for the format {found.name}: {found.times}"
         raise InputError(what, file=file, hint="leave it out")
@@ -63,7 +66,7 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         file=file,
         kind=kind,
         names=names,
-        positions=_positions(names, found.columns, file, number) if kind == "csv" else {},
+        positions=_positions(names, found.columns, refuse) if kind == "csv" else {},
         sample=sample,
         whole=len(sample) < SAMPLE_LINES,
         rows=rows,
@@ -102,31 +105,29 @@ def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind
 
 
 def _find(
-    kind: FileKind, names: tuple[str, ...], sample: Sequence[Line], options: TraceOptions, file: str
+    kind: FileKind, names: tuple[str, ...], sample: Sequence[Line], options: TraceOptions, refuse: Refuse
 ) -> TraceFormat:
     """The one format that the beginning of a file fits."""
-    number, first = sample[0]
+    _, first = sample[0]
     marks = _marks(kind, options.format)
     if kind != "text" and not marks:
         asked, seen = find_format(options.format), "a JSON object" if kind == "jsonl" else "no JSON object"
         wanted = " or ".join(
             name for name, marked in (("CSV", asked.csv), ("JSON Lines", asked.json), ("JSON", asked.begins)) if marked
         )
-        raise InputError(
-            f"format {options.format} is {wanted}, but the first line is {seen}",
-            file=file,
-            line=number,
-            hint=f"it begins {shown(first)}",
-        )
+        what = f"format {options.format} is {wanted}, but the first line is {seen}"
+        raise refuse(what, hint=f"it begins {shown(first)}")
     found = _matching(names, marks)
     if not found and kind == "csv":
         folded = {name: tuple(each.folded() for each in signatures) for name, signatures in marks.items()}
         found = _matching([name.casefold() for name in names], folded)
     found = found or _beginning_so(sample, options.format)
     if not found:
-        raise unknown(kind, names, first, marks, file, number)
+        raise _unknown(kind, names, first, marks, refuse)
     if len(found) > 1:
-        raise ambiguous(kind, names, found, file, number)
+        columns = "columns" if kind == "csv" else "keys"
+        hint = f"{_seen(columns, names)}; give format (--format): {', '.join(found)}"
+        raise refuse(f"ambiguous: the {columns} fit {' and '.join(found)}", hint=hint)
     return find_format(found[0])
 
 
@@ -156,38 +157,30 @@ def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
     return [name for name, each in formats.items() if each.begins is not None and each.begins.match(text)]
 
 
-def _keys(first: str, file: str, line: int) -> tuple[str, ...]:
+def _keys(first: str, refuse: Refuse) -> tuple[str, ...]:
     try:
         return tuple(json_object(first))
     except RowError as error:
-        raise InputError(
-            f"the first line does not hold a whole JSON object: {shown(first)}",
-            file=file,
-            line=line,
-            hint="JSON Lines has one whole object on each line",
-        ) from error
+        what = f"the first line does not hold a whole JSON object: {shown(first)}"
+        raise refuse(what, hint="JSON Lines has one whole object on each line") from error
 
 
-def _header(first: str, file: str, line: int) -> tuple[str, ...]:
+def _header(first: str, refuse: Refuse) -> tuple[str, ...]:
     try:
         return tuple(name.strip() for name in split_csv(first))
     except RowError as error:
-        raise InputError(f"the header cannot be read: {error.detail}", file=file, line=line) from error
+        raise refuse(f"the header cannot be read: {error.detail}") from error
 
 
-def _positions(header: Sequence[str], wanted: Sequence[str], file: str, line: int) -> dict[str, int]:
+def _positions(header: Sequence[str], wanted: Sequence[str], refuse: Refuse) -> dict[str, int]:
     """Return the place of each wanted column: by its exact name, else by its name without regard to case."""
     positions = {}
     for name in wanted:
         places = [i for i, column in enumerate(header) if column == name]
         places = places or [i for i, column in enumerate(header) if column.casefold() == name.casefold()]
         if len(places) > 1:
-            raise InputError(
-                f"the column {name} occurs {len(places)} times in the header",
-                file=file,
-                line=line,
-                hint=f"at places {', '.join(str(place + 1) for place in places)}; keep one",
-            )
+            hint = f"at places {', '.join(str(place + 1) for place in places)}; keep one"
+            raise refuse(f"the column {name} occurs {len(places)} times in the header", hint=hint)
         if places:
             positions[name] = places[0]
     return positions
@@ -203,41 +196,16 @@ def _is_text(text: str) -> bool:
     return not any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def ambiguous(kind: FileKind, names: Sequence[str], found: Sequence[str], file: str, line: int) -> InputError:
-    """The file fits several formats."""
-    what = "columns" if kind == "csv" else "keys"
-    return InputError(
-        f"ambiguous: the {what} fit {' and '.join(found)}",
-        file=file,
-        line=line,
-        hint=f"{_seen(what, names)}; give format (--format): {', '.join(found)}",
-    )
-
-
-def unknown(
-    kind: FileKind,
-    names: Sequence[str],
-    first: str,
-    marks: Mapping[str, Sequence[Signature]],
-    file: str,
-    line: int,
-) -> InputError:
+def _unknown(kind: FileKind, names: Sequence[str], first: str, marks: Marks, refuse: Refuse) -> InputError:
     """The file fits no format. `marks` are the signatures that it was held against, by format."""
     if kind == "text":
-        hint = "write one object a line, without [ and ]"
-        return InputError("this is a JSON array, not JSON Lines", file=file, line=line, hint=hint)
+        return refuse("this is a JSON array, not JSON Lines", hint="write one object a line, without [ and ]")
     if kind == "csv" and len(names) == 1 and any(mark in first for mark in ";\t|"):
-        return InputError(
-            f"the columns are not separated by commas: {shown(first)}", file=file, line=line, hint="use commas"
-        )
+        return refuse(f"the columns are not separated by commas: {shown(first)}", hint="use commas")
     if kind == "csv" and any(_is_number(name) for name in names):
-        return InputError(
-            f"there is no header: the first line has values, {shown(first)}",
-            file=file,
-            line=line,
-            hint=f"begin with the names of the columns, such as {','.join(REQUIRED)}",
-        )
-    return _unlike("columns" if kind == "csv" else "keys", names, marks, file, line)
+        hint = f"begin with the names of the columns, such as {','.join(REQUIRED)}"
+        return refuse(f"there is no header: the first line has values, {shown(first)}", hint=hint)
+    return _unlike("columns" if kind == "csv" else "keys", names, marks, refuse)
 
 
 def shown(text: str) -> str:
@@ -245,9 +213,7 @@ def shown(text: str) -> str:
     return ascii(text[:60]) + ("..." if len(text) > 60 else "")
 
 
-def _unlike(
-    what: str, names: Sequence[str], marks: Mapping[str, Sequence[Signature]], file: str, line: int
-) -> InputError:
+def _unlike(what: str, names: Sequence[str], marks: Marks, refuse: Refuse) -> InputError:
     """The names fit no signature: say what the nearest lacks."""
     have = frozenset(name.casefold() for name in names)
     known = [(name, each) for name in marks for each in marks[name]]
@@ -259,17 +225,11 @@ def _unlike(
     missing = [name for name in signature.has if name.casefold() not in have]
     lacks = ", ".join(missing)
     if len(marks) == 1:
-        return InputError(
-            f"not a trace of the format {nearest}: no {lacks}", file=file, line=line, hint=_seen(what, names)
-        )
+        return refuse(f"not a trace of the format {nearest}: no {lacks}", hint=_seen(what, names))
     near = f"nearest is {nearest}, which lacks {lacks}; " if len(missing) < len(signature.has) else ""
     options = "give format (--format), or columns (--columns), and time_unit (--time-unit) for bare numbers"
-    return InputError(
-        "unknown trace format",
-        file=file,
-        line=line,
-        hint=f"{_seen(what, names)}; {near}formats read: {', '.join(trace_formats())}; {options}",
-    )
+    hint = f"{_seen(what, names)}; {near}formats read: {', '.join(trace_formats())}; {options}"
+    return refuse("unknown trace format", hint=hint)
 
 
 def _seen(what: str, names: Sequence[str]) -> str:

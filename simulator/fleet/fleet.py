@@ -88,8 +88,10 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if state.adapters is not None or state.traits.encodes_images:
-            _check_more(group, encodes_images=state.traits.encodes_images)
+        if state.traits.encodes_images:
+            _check_alone(group, "an encoder of images", _NOT_WITH_IMAGES, "no engine.max_image_embeddings")
+        elif state.adapters is not None:
+            _check_alone(group, "LoRA", _NOT_WITH_ADAPTERS, "no engine.max_loras")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -128,10 +130,10 @@ class Fleet:
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
             make = GroupedReplica if group.speculation is None else make
         if group.connector is not None:
-            _check_connector(group)
+            _check_alone(group, "a KV connector", _NOT_WITH_CONNECTOR, "no hardware.kv_offload")
             make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
-            _check_pipeline(group)
+            _check_alone(group, "a pipeline", _NOT_WITH_PIPELINE, "hardware.pipeline_parallel: 1")
             make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
@@ -195,45 +197,28 @@ def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
     return make(of.speculation._replace(config=config), parts)
 
 
-def _check_more(group: ReplicaGroup, *, encodes_images: bool) -> None:
-    """Raise InputError for what adapters and images are not put together with."""
-    others = {
-        "drafts": encodes_images and group.speculation is not None,
-        "a pipeline": encodes_images and group.pipeline is not None,
-        "layers that keep different things": encodes_images and group.has_kv_groups,
-        "a connector": group.connector is not None,
-        "a device": group.make_executor is not None,
-        "prefill and decode apart": group.role != "both",
-    }
-    part, key = ("an encoder of images", "max_image_embeddings") if encodes_images else ("LoRA", "max_loras")
-    _check_alone(group, part, others, f"no engine.{key}")
+_PARTS: Mapping[str, Callable[[ReplicaGroup], bool]] = {
+    "drafts": lambda group: group.speculation is not None,
+    "a pipeline": lambda group: group.pipeline is not None,
+    "layers that keep different things": lambda group: group.has_kv_groups,
+    "a connector": lambda group: group.connector is not None,
+    "a device": lambda group: group.make_executor is not None,
+    "data-parallel ranks that step together": lambda group: group.group_cost is not None,
+    "autoscaling": lambda group: group.autoscaling is not None,
+    "prefill and decode apart": lambda group: group.role != "both",
+    "a group that prefills alone": lambda group: group.role == "prefill",
+}
+"""Parts that not every other goes with, and whether a group has each."""
+_NOT_WITH_ADAPTERS = ("a connector", "a device", "prefill and decode apart")
+_NOT_WITH_IMAGES = ("drafts", "a pipeline", "layers that keep different things", *_NOT_WITH_ADAPTERS)
+_NOT_WITH_PIPELINE = ("drafts", "a connector", "data-parallel ranks that step together", "prefill and decode apart")
+_NOT_WITH_CONNECTOR = (
+    "drafts", "a pipeline", "data-parallel ranks that step together", "autoscaling", "a group that prefills alone",
+)  # fmt: skip
 
 
-def _check_pipeline(group: ReplicaGroup) -> None:
-    """Raise InputError for what a pipeline is not put together with."""
-    others = {
-        "drafts": group.speculation is not None,
-        "a connector": group.connector is not None,
-        "data-parallel ranks that step together": group.group_cost is not None,
-        "prefill and decode apart": group.role != "both",
-    }
-    _check_alone(group, "a pipeline", others, "hardware.pipeline_parallel: 1")
-
-
-def _check_connector(group: ReplicaGroup) -> None:
-    """Raise InputError for what a KV connector is not put together with."""
-    others = {
-        "drafts": group.speculation is not None,
-        "a pipeline": group.pipeline is not None,
-        "data-parallel ranks that step together": group.group_cost is not None,
-        "autoscaling": group.autoscaling is not None,
-        "a group that prefills alone": group.role == "prefill",
-    }
-    _check_alone(group, "a KV connector", others, "no hardware.kv_offload")
-
-
-def _check_alone(group: ReplicaGroup, part: str, others: Mapping[str, bool], hint: str) -> None:
+def _check_alone(group: ReplicaGroup, part: str, others: Sequence[str], hint: str) -> None:
     """Raise InputError where a group that has this part has any of the others."""
-    if found := [name for name, is_there in others.items() if is_there]:
+    if found := [name for name in others if _PARTS[name](group)]:
         what = f"the group {group.name} has {part}, which is not put together with {' and '.join(found)}"
         raise InputError(what, hint=hint)

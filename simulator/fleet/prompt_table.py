@@ -3,127 +3,223 @@
 Routers in production keep such an estimate rather than ask: SGLang's router a tree of the prompts of all workers
 (sgl-router, `cache_aware`), the endpoint picker of llm-d and of the Gateway API Inference Extension a table of block
 hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruCapacityPerServer`). Here it is the
-latter, in blocks of tokens. A key names a block together with all that comes before it, so the table is a tree.
+latter, in blocks of tokens, with one entry for the blocks of a text that a replica was last sent together.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
-from typing import TypeAlias
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
-from simulator.memory.block_keys import BlockKeys, Chains
+from simulator.division import cdiv
+from simulator.memory.block_keys import HASHED, BlockKeys, Chains
 from simulator.request import ArrivingRequest, Request
 
-_Used: TypeAlias = "OrderedDict[Hashable, float]"
+
+class Stretch(NamedTuple):
+    """Blocks of one text, from the place `start` to before `stop`: equal ones have equal content, all before included.
+
+    The stretches of a prompt follow one another.
+    """
+
+    text: Hashable
+    start: int
+    stop: int
+
+
+class _Run:
+    """Blocks of a text that a replica was last sent together, in the order in which they are forgotten."""
+
+    __slots__ = ("beside", "newer", "number", "older", "start", "stop", "text", "time_s")
+
+    def __init__(self, number: int, stretch: Stretch, time_s: float, beside: "_Run | None") -> None:
+        self.number = number
+        self.text, self.start, self.stop = stretch
+        self.time_s = time_s
+        self.beside = beside  # another run of the same text
+        self.older = self.newer = self
+
+    def put_before(self, newer: "_Run") -> None:
+        """Let this run be forgotten before another."""
+        self.older, self.newer = newer.older, newer
+        self.older.newer = newer.older = self
 
 
 class PromptTable:
-    """Blocks of prompts by replica: of each the `most` used last."""
+    """Blocks of prompts by replica: of each the `most` used last.
 
-    def __init__(self, block_size: int, most: int) -> None:
+    The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning; the
+    other way round with `keeps_ends`.
+    """
+
+    def __init__(self, block_size: int, most: int, *, keeps_ends: bool = False) -> None:
         self._size = block_size
         self._most = most
-        self._holders: dict[Hashable, int] = {}  # the replicas of a block, a bit each
-        self._sets: dict[int, int] = {}  # one object of each number among these
-        self._used: dict[int, _Used] = {}  # by replica, with the time of its last use; the block used longest ago first
-        self._chains: Chains = {}
+        self._keeps_ends = keeps_ends
+        self._runs: dict[Hashable, _Run] = {}  # by text
+        self._ends: dict[int, _Run] = {}  # by replica: behind its newest run and before its oldest
+        self._sizes: dict[int, int] = {}
+        self._chains = Chains()
+
+    def _keys(self, request: ArrivingRequest) -> BlockKeys:
+        return BlockKeys(Request._make((*request[:4], 1, *request[4:], None)), self._size, self._chains)
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
         """The keys of a prompt's full blocks."""
-        keys = BlockKeys(Request._make((*request[:4], 1, *request[4:], None)), self._size, self._chains)
+        keys = self._keys(request)
         blocks = request.input_tokens // self._size
         known = keys.first(blocks)[:blocks]
         return known + [keys[block] for block in range(len(known), blocks)]
 
-    def longest(self, keys: list[Hashable]) -> tuple[int, list[int]]:
+    def stretches(self, request: ArrivingRequest, most: int | None = None) -> list[Stretch]:
+        """A prompt's full blocks, the first `most` of them."""
+        blocks = request.input_tokens // self._size
+        if most is not None and most < blocks:
+            blocks = most
+        keys = self._keys(request)
+        shared = min(blocks, keys.num_shared)
+        found = []
+        place = 0
+        for text, start, stop in self._shared(request, keys, shared):
+            if place < shared:
+                stop = min(stop, start + shared - place)
+                found.append(Stretch(text, start, stop))
+                place += stop - start
+        if shared < blocks:
+            found.append(Stretch((request.row,), shared, blocks))
+        return found
+
+    def _shared(self, request: ArrivingRequest, keys: BlockKeys, blocks: int) -> Iterator[Stretch]:
+        """Blocks that others may have, at least so many."""
+        content = request.content
+        if not blocks or content is None:
+            return
+        each = 1
+        if content.block_hashes and not content.prompt_token_ids:  # a text too, whose tokens are the hashes
+            each = max(1, content.hash_block_size // self._size)
+            step = max(1, self._size // content.hash_block_size)
+            names = content.block_hashes[step - 1 :: step], ()
+            ranges = self._chains.follow((request.lora,), names, cdiv(blocks, each), 1)
+        else:
+            ranges = keys.ranges(0, blocks)
+        for part in ranges:
+            text, start = divmod(part.start, HASHED)
+            yield Stretch(text, start * each, (start + len(part)) * each)
+
+    def longest(self, prompt: list[Stretch]) -> tuple[int, list[int]]:
         """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""
-        holders = self._holders
         found = depth = 0
-        for key in keys:
-            here = holders.get(key)
-            if here is None:
-                break
-            found, depth = here, depth + 1
+        for here, blocks in self._holders(prompt):
+            found, depth = here, depth + blocks
         return depth, _numbers(found)
 
-    def shares(self, keys: list[Hashable]) -> dict[int, int]:
+    def shares(self, prompt: list[Stretch]) -> dict[int, int]:
         """For each replica that has been sent a first part of these blocks, how many."""
-        holders = self._holders
         found: dict[int, int] = {}
         before = depth = 0
-        for key in keys:
-            here = holders.get(key, 0)
-            if here != before:
-                for number in _numbers(before & ~here):
-                    found[number] = depth
-                before = here
-            if not here:
-                break
-            depth += 1
+        for here, blocks in self._holders(prompt):
+            for number in _numbers(before & ~here):
+                found[number] = depth
+            before = here
+            depth += blocks
         for number in _numbers(before):
             found[number] = depth
         return found
 
-    def held(self, keys: list[Hashable]) -> dict[int, int]:
+    def held(self, prompt: list[Stretch]) -> dict[int, int]:
         """For each replica, how many of these blocks it was sent, up to the first that none was sent."""
         found: dict[int, int] = {}
-        for key in keys:
-            here = self._holders.get(key)
-            if here is None:
-                break
+        for here, blocks in self._holders(prompt):
             for number in _numbers(here):
-                found[number] = found.get(number, 0) + 1
+                found[number] = found.get(number, 0) + blocks
         return found
+
+    def _holders(self, prompt: list[Stretch]) -> Iterator[tuple[int, int]]:
+        """The replicas that were sent the next blocks, a bit each, and how many; up to the first that none was sent."""
+        for text, place, stop in prompt:
+            while place < stop:
+                bits, end = 0, stop
+                for run in self._of(text):
+                    if run.start <= place < run.stop:
+                        bits |= 1 << run.number
+                        end = min(end, run.stop)
+                    elif place < run.start:
+                        end = min(end, run.start)
+                if not bits:
+                    return
+                yield bits, end - place
+                place = end
+
+    def _of(self, text: Hashable) -> Iterator[_Run]:
+        run = self._runs.get(text)
+        while run is not None:
+            yield run
+            run = run.beside
 
     def size(self, number: int) -> int:
         """Blocks remembered of a replica."""
-        used = self._used.get(number)
-        return 0 if used is None else len(used)
+        return self._sizes.get(number, 0)
 
-    def add(self, keys: list[Hashable], number: int, now_s: float = 0.0, most: int | None = None) -> None:
-        """These blocks were sent to a replica now; beyond `most`, its block used longest ago is forgotten.
-
-        The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning.
-        """
-        used = self._used.get(number)
-        if used is None:
-            used = self._used[number] = OrderedDict()
-        holders, sets = self._holders, self._sets
-        bit = 1 << number
-        for key in reversed(keys):
-            if key in used:
-                used.move_to_end(key)
-                used[key] = now_s
-            else:
-                used[key] = now_s
-                here = holders.get(key, 0) | bit
-                holders[key] = sets.setdefault(here, here)
+    def add(self, prompt: list[Stretch], number: int, now_s: float = 0.0, most: int | None = None) -> None:
+        """These blocks were sent to a replica now; beyond `most`, its block used longest ago is forgotten."""
+        ends = self._ends.get(number)
+        if ends is None:
+            ends = self._ends[number] = _Run(number, Stretch(None, 0, 0), 0.0, None)
+        for stretch in prompt if self._keeps_ends else reversed(prompt):
+            for run in list(self._of(stretch.text)):
+                if run.number == number and run.start < stretch.stop and stretch.start < run.stop:
+                    self._cut_out(run, stretch)
+            self._insert(number, stretch, now_s, ends)
         self._shorten(number, self._most if most is None else most)
+
+    def _insert(self, number: int, stretch: Stretch, time_s: float, newer: _Run) -> None:
+        run = self._runs[stretch.text] = _Run(number, stretch, time_s, self._runs.get(stretch.text))
+        run.put_before(newer)
+        self._sizes[number] = self.size(number) + run.stop - run.start
+
+    def _cut_out(self, run: _Run, stretch: Stretch) -> None:
+        """Take these blocks from a run."""
+        left, right = Stretch(run.text, run.start, stretch.start), Stretch(run.text, stretch.stop, run.stop)
+        for part in (left, right) if self._keeps_ends else (right, left):
+            if part.start < part.stop:
+                self._insert(run.number, part, run.time_s, run)
+        self._remove(run)
+
+    def _remove(self, run: _Run) -> None:
+        self._sizes[run.number] -= run.stop - run.start
+        run.older.newer, run.newer.older = run.newer, run.older
+        before = None
+        for other in self._of(run.text):
+            if other is run:
+                break
+            before = other
+        if before is not None:
+            before.beside = run.beside
+        elif run.beside is not None:
+            self._runs[run.text] = run.beside
+        else:
+            del self._runs[run.text]
 
     def trim(self) -> None:
         """Forget of each replica what it has more than `most`."""
-        for number in self._used:
+        for number in self._ends:
             self._shorten(number, self._most)
 
     def _shorten(self, number: int, most: int) -> None:
-        used = self._used[number]
-        while len(used) > most:
-            key, _ = used.popitem(last=False)
-            self._take_out(key, 1 << number)
+        while self.size(number) > most:
+            run, gone = self._ends[number].newer, self._sizes[number] - most
+            if gone >= run.stop - run.start:
+                self._remove(run)
+                continue
+            self._sizes[number] = most
+            if self._keeps_ends:
+                run.start += gone
+            else:
+                run.stop -= gone
 
     def forget(self, before_s: float) -> None:
         """Forget the blocks used last before this time."""
-        for number, used in self._used.items():
-            while used and next(iter(used.values())) < before_s:
-                key, _ = used.popitem(last=False)
-                self._take_out(key, 1 << number)
-
-    def _take_out(self, key: Hashable, bit: int) -> None:
-        """One replica has a block no longer."""
-        here = self._holders[key] & ~bit
-        if here:
-            self._holders[key] = self._sets.setdefault(here, here)
-        else:
-            del self._holders[key]
+        for ends in self._ends.values():
+            while ends.newer is not ends and ends.newer.time_s < before_s:
+                self._remove(ends.newer)
 
 
 def _numbers(bits: int) -> list[int]:

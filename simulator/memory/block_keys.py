@@ -6,17 +6,82 @@ content by these keys alone.
 """
 
 import sys
-from array import array
-from collections.abc import Hashable, Sequence
-from operator import eq
-from struct import unpack
+from collections.abc import Hashable
 from typing import Final, cast
 
 from simulator.errors import InputError
 from simulator.request import PromptContent, Request
 
-# Numbers for names, and for chains of blocks of token ids: (number of the block before, its tokens) -> number.
-Chains = dict[tuple[Hashable, Hashable], int]
+_Tokens = tuple[Hashable, ...]
+Parts = tuple[_Tokens, _Tokens]  # the tokens of a prompt and its answer; to join them would touch every one
+_Text = tuple[int, int, Parts]  # the key of its first block, the place behind its last, and what it is a part of
+
+
+class Chains:
+    """Numbers for names, and texts of token ids by the key of the block before and the tokens of their first block.
+
+    A text goes on to its end, where other requests may go on with texts of their own: so a request with token ids has
+    one entry, however long it is.
+    """
+
+    __slots__ = ("_count", "_names", "texts")
+
+    def __init__(self) -> None:
+        self._count = 0  # of the names, and of the blocks of the texts
+        self._names: dict[tuple[str, Hashable], int] = {}
+        self.texts: dict[tuple[Hashable, _Tokens], _Text] = {}
+
+    def named(self, kind: str, name: Hashable) -> int:
+        """The number of a name."""
+        return self._names.get((kind, name)) or self._names.setdefault((kind, name), self.after(1))
+
+    def after(self, blocks: int) -> int:
+        """A number that nothing has, where the next ones are those of so many blocks."""
+        first = self._count + 1
+        self._count += blocks
+        return first * NUMBER
+
+    def follow(self, key: Hashable, parts: Parts, stop: int, size: int, lookahead: int = 0) -> list[range]:
+        """The keys of `stop` blocks of tokens behind `key`: as far as texts go that are there, and then a text more."""
+        found: list[range] = []
+        texts = self.texts
+        place = 0
+        while place < stop:
+            first = key, _cut(parts, place * size, (place + 1) * size + lookahead)
+            text = texts.get(first)
+            if text is None:
+                number = self.after(stop - place)
+                texts[first] = number, stop, parts
+                found.append(range(number, number + stop - place))
+                break
+            number, end, other = text
+            if stop < end:
+                end = stop
+            begun = place
+            place += 1
+            step = 1  # so many blocks are compared at once
+            while place < end:
+                middle = place + step if place + step < end else end
+                start, behind = place * size, middle * size + lookahead
+                if _cut(parts, start, behind) == _cut(other, start, behind):
+                    place = middle
+                    step *= 2
+                else:
+                    end = middle - 1
+                    step = (end - place + 1) // 2
+            found.append(range(number, number + place - begun))
+            key = number + place - begun - 1
+        return found
+
+
+def _cut(parts: Parts, start: int, stop: int) -> _Tokens:
+    """The tokens from `start` to before `stop`."""
+    prompt, answer = parts
+    length = len(prompt)
+    if stop <= length:
+        return prompt[start:stop]
+    return answer[start - length : stop - length] if start >= length else prompt[start:] + answer[: stop - length]
+
 
 # A key is a number times `NUMBER`, and the block's place where the number names what goes on for several blocks. With
 # `HASHED` the number is a trace's own. Of 32 bits, it is the golden ratio's multiplier (Knuth, TAOCP 3, 6.4): runs of
@@ -27,7 +92,6 @@ IDS: Final = "ids"
 HASH: Final = "hash"
 GROUP: Final = "group"
 CONVERSATION: Final = "conversation"
-_BYTES = 8  # of a token id, where it is one of many: as bytes they are cut and hashed faster than as a tuple
 _AT_ONCE = 32  # keys worked out together, as decoding asks for one after the other
 
 
@@ -60,14 +124,14 @@ class BlockKeys:
         self._lookahead = lookahead
         self._chains = chains
         self._request = request
-        self._tokens = b""
+        self._tokens: Parts = (), ()
         self._blocks_a_hash = 0  # 0: they take more than a division to find
         self.conversation: str | None = None  # whose keys it may share
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
         self.num_shared = num_shared_blocks(request, block_size, lookahead)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
         if content is not None and content.prompt_token_ids:
-            self._tokens = _packed(request, content)
+            self._tokens = _tokens(request, content, block_size)
         elif content is not None and not content.block_hashes:
             self.conversation = content.conversation
         elif content is not None and not lookahead and request.lora is None:
@@ -87,19 +151,25 @@ class BlockKeys:
 
     def _extend(self, known: list[Hashable], start: int, stop: int) -> None:
         """Work out the keys of the blocks from `start` to before `stop`."""
-        size, chains = self._size, self._chains
-        if self._tokens:
-            self._extend_chain(known, start, stop)
-            return
         if self._blocks_a_hash:
             self._extend_hashed(known, start, stop)
-            return
-        for kind, name, first, end in stretches(self._request, size, start, stop, self._lookahead):
+        else:
+            for part in self.ranges(start, stop):
+                known += part
+
+    def ranges(self, start: int, stop: int) -> list[range]:
+        """The keys of the shared blocks from `start` to before `stop`; of token ids those of all."""
+        if self._tokens[0]:
+            key = _of(self._request.lora, 0)
+            return self._chains.follow(key, self._tokens, self.num_shared, self._size, self._lookahead)
+        found = []
+        for kind, name, first, end in stretches(self._request, self._size, start, stop, self._lookahead):
             if kind == HASH and self._request.lora is None:
                 number = cast(int, name) * NUMBER + HASHED
             else:
-                number = chains.setdefault((kind, name), (len(chains) + 1) * NUMBER)
-            known += range(number + first, number + end)
+                number = self._chains.named(kind, name)
+            found.append(range(number + first, number + end))
+        return found
 
     def _extend_hashed(self, known: list[Hashable], start: int, stop: int) -> None:
         """The same where a hash names one block or several, all of which are known together."""
@@ -111,43 +181,6 @@ class BlockKeys:
             known += range(number, number + each)
             first += 1
         del known[self.num_shared :]
-
-    def _extend_chain(self, known: list[Hashable], start: int, stop: int) -> None:
-        """The same where a block is named by its tokens and the block before: what follows a new block is new too."""
-        chains = self._chains
-        names = self._names(start, stop)
-        key: Hashable = known[-1] if known else _of(self._request.lora, 0)
-        place = 0
-        while place < len(names):
-            number = chains.get((key, names[place]))
-            if number is None:
-                first = len(chains) + 1
-                new = range(first * NUMBER, (first + len(names) - place) * NUMBER, NUMBER)
-                chains.update(zip(zip([key, *new], names[place:], strict=False), new, strict=False))
-                known += new
-                return
-            # What was new together has numbers in turn: look whether the text goes on as it did then.
-            place += 1
-            turn = range(number, number + (len(names) - place + 1) * NUMBER, NUMBER)
-            next_ones = map(chains.get, zip(turn, names[place:], strict=False))
-            goes_on = list(map(eq, next_ones, turn[1:]))
-            more = goes_on.index(False) if False in goes_on else len(goes_on)
-            known += turn[: more + 1]
-            place += more
-            key = turn[more]
-
-    def _names(self, start: int, stop: int) -> Sequence[Hashable]:
-        """What these blocks hold: their tokens, and the images that lie in them."""
-        size, request = self._size, self._request
-        packed = _BYTES * size
-        if not request.images and not self._lookahead:
-            return unpack(f"{packed}s" * (stop - start), self._tokens[packed * start : packed * stop])
-        covered = packed + _BYTES * self._lookahead
-        named = [
-            _with_images(request, block * size, size, (self._tokens[block * packed : block * packed + covered],))
-            for block in range(start, stop)
-        ]
-        return [name if len(name) > 1 else name[0] for name in named]
 
 
 def num_shared_blocks(request: Request, block_size: int, lookahead: int = 0) -> int:
@@ -201,15 +234,17 @@ def stretches(
     return found
 
 
-def _packed(request: Request, content: PromptContent) -> bytes:
-    """The token ids of a request, each in 64 bits."""
-    try:
-        return array("q", content.prompt_token_ids + content.output_token_ids).tobytes()
-    except OverflowError:
-        raise InputError(f"request {request.request_id} has a token id of more than 64 bits") from None
+def _tokens(request: Request, content: PromptContent, block_size: int) -> Parts:
+    """The token ids of a request; the last of a block stands beside the images that lie in the block."""
+    if not request.images:
+        return content.prompt_token_ids, content.output_token_ids
+    marked: list[Hashable] = [*content.prompt_token_ids, *content.output_token_ids]
+    for last in range(block_size - 1, len(marked), block_size):
+        marked[last] = _with_images(request, last + 1 - block_size, block_size, marked[last])
+    return tuple(marked), ()
 
 
-def _with_images(request: Request, first: int, size: int, name: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+def _with_images(request: Request, first: int, size: int, name: Hashable) -> Hashable:
     """What names a block from token `first` on with the images that lie in it: vLLM's hash holds both."""
     if not request.images:
         return name

@@ -26,7 +26,7 @@ class RequestKeys:
         self.drops_hit_block = drops_hit_block
         self.num_telling = 0
         self._keys: dict[int, BlockKeys] = {}
-        self._chains: Chains = {}
+        self._chains = Chains()
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.results.rows import Sinks, rows_and_gaps, to_every_row
 from simulator.workload import Workload, requests_of_tasks
 
+T = TypeVar("T")
 Watch = Callable[[RequestState, int, Status], None]
 """Told of each request as it ends, with its replica and how it ended."""
 
@@ -125,7 +126,7 @@ class Recorder:
     def records(self, workload: Workload, groups: Sequence[GroupSizes]) -> Records:
         """Everything collected, as `Records`; the recorder is empty afterwards. All groups stream answers, or none."""
         first = groups[0]
-        lives, transfers = LifeColumns(**self.lives.columns()), TransferColumns(**self.transfers.columns())
+        adapters = Table.joined([replica.adapters for replica in self.replicas])
         step_end_s = _one([replica.step_end_s.column() for replica in self.replicas])
         rows, gaps = rows_and_gaps(self.replicas, step_end_s, first.streams)
         return Records.keep(
@@ -147,36 +148,14 @@ class Recorder:
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
             **_sessions(workload),
             groups=tuple(groups) if len(groups) > 1 else (),
-            lives=lives if len(lives.replica) else None,
-            transfers=transfers if len(transfers.row) else None,
-            drafts=self._draft_columns(),
-            copies=self._copy_columns(),
-            adapters=self._adapter_columns(),
-            regrets=RegretColumns(**self.regrets.columns()) if len(self.regrets) else None,
-            passages=PassageColumns(**self.passages.columns()) if len(self.passages) else None,
+            lives=_rare(LifeColumns, self.lives),
+            transfers=_rare(TransferColumns, self.transfers),
+            drafts=_rare(DraftColumns, self._drafts, "row", "drafts", "accepted"),
+            copies=_rare(CopyColumns, self.copies, "replica", "start_s", "stored"),
+            adapters=_rare(AdapterColumns, adapters, "row", "at_s"),
+            regrets=_rare(RegretColumns, self.regrets),
+            passages=_rare(PassageColumns, self.passages),
         )
-
-    def _draft_columns(self) -> DraftColumns | None:
-        """By request, drafts and accepted ones; None where nothing was drafted."""
-        if not len(self._drafts):
-            return None
-        columns = self._drafts.columns()
-        order = np.lexsort((columns["accepted"], columns["drafts"], columns["row"]))
-        return DraftColumns(**{name: column[order] for name, column in columns.items()})
-
-    def _copy_columns(self) -> CopyColumns | None:
-        """By replica and start; None where nothing was copied."""
-        if not len(self.copies):
-            return None
-        columns = self.copies.columns()
-        order = np.lexsort((columns["stored"], columns["start_s"], columns["replica"]))
-        return CopyColumns(**{name: column[order] for name, column in columns.items()})
-
-    def _adapter_columns(self) -> AdapterColumns | None:
-        """By request and time; None where no request with an adapter was admitted."""
-        columns = Table.joined([replica.adapters for replica in self.replicas]).columns()
-        order = np.lexsort((columns["at_s"], columns["row"]))
-        return AdapterColumns(**{name: column[order] for name, column in columns.items()}) if len(order) else None
 
     def _request_columns(self, workload: Workload) -> Sinks:
         """One entry a request, in workload order."""
@@ -187,6 +166,15 @@ class Recorder:
         for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
             sinks[name] = joined([getattr(workload, name)])
         return sinks
+
+
+def _rare(kind: Callable[..., T], table: Table, *by: str) -> T | None:
+    """The columns of a table that few runs have, in the order of these columns; None without a row."""
+    if not len(table):
+        return None
+    columns = table.columns()
+    order = np.lexsort([columns[name] for name in reversed(by)]) if by else slice(None)
+    return kind(**{name: column[order] for name, column in columns.items()})
 
 
 def _sessions(workload: Workload) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.laws.scenarios import Memory
 
 
@@ -29,14 +30,8 @@ def chat(requests: int, rate: float) -> Workload:
         drawn = np.rint(median * np.exp(sigma * rng.standard_normal(requests)))
         return np.clip(drawn, 1, most).astype(np.int64)
 
-    return Workload(
-        arrival_s=np.cumsum(rng.exponential(1 / rate, requests)),
-        input_tokens=lengths(350, 1.0, 8192),
-        output_tokens=lengths(130, 0.8, 1000),
-        max_tokens=np.full(requests, 1000),
-        priority=np.zeros(requests, np.int64),
-        class_index=np.zeros(requests, np.int64),
-    )
+    arrival_s = np.cumsum(rng.exponential(1 / rate, requests))
+    return workload_of(arrival_s, lengths(350, 1.0, 8192), lengths(130, 0.8, 1000), 1000)
 
 
 def measure(replicas: int, rate: float, requests: int, router: str) -> dict[str, float]:

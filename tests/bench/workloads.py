@@ -18,6 +18,7 @@ from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import Profile, ProfileCost, read_profile
 from simulator.timing.roofline_cost import Roofline
 from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.shared_data import shared
 
 
@@ -26,15 +27,7 @@ def normal_lengths(requests: int, rate: float, seed: int = 0) -> Workload:
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1.0 / rate, requests))
     inputs, outputs = (np.maximum(2, np.rint(rng.normal(512.0, 256.0, requests))).astype(np.int64) for _ in range(2))
-    zeros = np.zeros(requests, dtype=np.int64)
-    return Workload(
-        arrival_s=arrivals - arrivals[0],
-        input_tokens=inputs,
-        output_tokens=outputs,
-        max_tokens=np.full(requests, outputs.max()),
-        priority=zeros,
-        class_index=zeros,
-    )
+    return workload_of(arrivals - arrivals[0], inputs, outputs)
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
-from scenarios.bound.at_best import Found, at_best
+from scenarios.bound.at_best import Bounds, at_best
 from scenarios.bound.charges import Charges, Server
 from scenarios.bound.requests import measured_requests
 from simulator.hardware.gpus import custom_gpu
@@ -88,7 +88,7 @@ def random_case(seed: int, most_states: int = MOST_STATES) -> SmallCase:
     return SmallCase(case, Slo(ttft_ms=limits["ttft_ms"], e2el_ms=rng.choice([None, 2 * limits["e2el_ms"]])))
 
 
-def bounds_of(small: SmallCase) -> Found:
+def bounds_of(small: SmallCase) -> Bounds:
     """The bounds of a case."""
     case = small.case
     workload = make_workload(list(case.arrival_s), list(case.lengths))

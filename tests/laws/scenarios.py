@@ -20,6 +20,7 @@ from simulator.request import Request
 from simulator.simulate import Run, simulate
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.columns import workload_of
 
 # Settings that make another kind of policy, with laws of its own: by name, what they set.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -110,17 +111,8 @@ def make_workload(
     max_tokens: int | None = None,
 ) -> Workload:
     """A workload of (input, output) lengths; the cap on the output is the largest unless given."""
-    outputs = [output for _, output in lengths]
-    count = len(lengths)
-    cap = max(outputs, default=1) if max_tokens is None else max_tokens
-    return Workload(
-        arrival_s=np.array(arrival_s, dtype=np.float64),
-        input_tokens=np.array([given for given, _ in lengths], dtype=np.int64),
-        output_tokens=np.array(outputs, dtype=np.int64),
-        max_tokens=np.full(count, cap, dtype=np.int64),
-        priority=np.array(priority or [0] * count, dtype=np.int64),
-        class_index=np.zeros(count, dtype=np.int64),
-    )
+    inputs, outputs = [given for given, _ in lengths], [output for _, output in lengths]
+    return workload_of(arrival_s, inputs, outputs, max_tokens, priority or 0)
 
 
 def make_policy(name: str, seqs: int, budget: int, **options: Any) -> Policy:

@@ -1,6 +1,7 @@
 """The laws with a prefix cache: it changes what is computed, and nothing about what is counted, kept or decided how."""
 
 import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import replace
@@ -67,13 +68,25 @@ def run_keeping(scenario: Scenario, *, fast_forward: bool) -> tuple[Run, list[ob
 
 def named(cache: PrefixCache) -> dict[Hashable, list[int]]:
     """The blocks that serve each content. Numbers are given in the order of looking, which fast-forward changes."""
-    names = {key: chained for chained, key in cache.keys._chains.items()}
+    chains, size = cache.keys._chains, cache.block_size
+    names: dict[int, Hashable] = {number: name for name, number in chains._names.items()}
+    texts = {number: (before, tokens) for (before, _), (number, _, tokens) in chains.texts.items()}
+    numbers = sorted([*names, *texts])
+
+    def text_of(key: Hashable) -> tuple[Hashable, tuple[Hashable, ...]]:
+        """The adapter, and the tokens up to and including this block."""
+        if not isinstance(key, int) or not key:
+            return key, ()
+        number = numbers[bisect_right(numbers, key) - 1]
+        before, tokens = texts[number]
+        lora, above = text_of(before)
+        return lora, tokens[: len(above) + (key - number + 1) * size]
 
     def name(key: Hashable) -> Hashable:
         if not isinstance(key, int) or key % NUMBER >= HASHED or key < NUMBER:
             return key
-        before, here = names[key - key % NUMBER]
-        return name(before), here, key % NUMBER
+        number = numbers[bisect_right(numbers, key) - 1]
+        return text_of(key) if number in texts else (names[number], key - number)
 
     return {name(key): list(same) for key, same in cache._blocks.items()}
 

@@ -8,7 +8,7 @@ import pytest
 import scenarios
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.assembly.replica_parts import build
-from scenarios.plan.deploy import deploy
+from scenarios.plan.deploy import deploy, deployed
 from scenarios.schema.engine import UNSAID
 from scenarios.servers.scenario import make
 from scenarios.servers.source import read_source
@@ -78,7 +78,7 @@ def scenario(policy: str, engine: dict[str, Any], hardware: dict[str, Any]) -> s
     return scenarios.load({**data, "engine": {"policy": policy, **engine}})
 
 
-def read_back(chosen: scenarios.Scenario, replicas: int = 1) -> scenarios.Scenario:
+def read_back(chosen: scenarios.Scenario, replicas: int | None = None) -> scenarios.Scenario:
     start = read_source(deploy(chosen, replicas))[0]
     return make([start], gpu=chosen.resolve_gpu().name).scenario
 
@@ -154,6 +154,44 @@ def test_flags_of_kv_offload_say_one_key(flags: str, offload: dict[str, Any] | N
 
 def test_replicas_are_read_back() -> None:
     assert read_back(scenario("vllm", {}, {}), replicas=3).replicas == 3
+
+
+EXPERTS = {"gpu": "h100", "enable_expert_parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "router"),
+    [("qwen3-30b-a3b", EXPERTS, "vllm_dp"), ("qwen3-30b-a3b", EXPERTS | {"tensor_parallel": 2}, "round_robin"),
+     ("llama-3.1-8b", {"gpu": "h100"}, {"kind": "vllm_dp"})],
+    ids=["shared experts", "another balancer", "the server's balancer"],
+)  # fmt: skip
+def test_data_parallel_ranks_are_one_server_and_read_back(model: str, hardware: dict[str, Any], router: Any) -> None:
+    made = scenario("vllm", {}, hardware)
+    ranks = {"model": model, "cost": {"kind": "profile"}, "replicas": 4, "router": router}
+    chosen = scenarios.load({**made.model_dump(exclude_unset=True), **ranks})
+    command, server = deploy(chosen), deployed(chosen, 8)
+    assert "--data-parallel-size 4" in command
+    assert "replicas" not in command
+    assert ("its own balancer instead of round_robin" in command) == (router == "round_robin")
+    assert not isinstance(server, str)
+    assert (server.replicas, server.gpus) == (1, 8 * chosen.hardware.gpus)
+    assert "--data-parallel-size 8" in " ".join(server.words)
+    found = read_back(chosen)
+    assert (found.replicas, found.routing.kind, found.hardware) == (4, "vllm_dp", chosen.hardware)
+    assert deploy(found).partition("  #")[0] == command.partition("  #")[0]
+
+
+def test_experts_that_no_flag_shares_are_remarked() -> None:
+    shared = {"model": "qwen3-30b-a3b", "cost": {"kind": "profile"}, "replicas": 2, "workload": WORKLOAD}
+    chosen = scenarios.load({**shared, "hardware": EXPERTS, "engine": {"policy": "sglang"}})
+    assert "no flag says hardware.enable_expert_parallel" in deploy(chosen, 2)
+
+
+def test_servers_that_share_experts_apart_are_said() -> None:
+    start = read_source("vllm serve Qwen/Qwen3-30B-A3B -dp 2 -ep  # on each of 3 replicas")[0]
+    found = make([start], gpu="h100")
+    assert (found.scenario.replicas, found.scenario.routing.kind) == (6, "round_robin")
+    assert "warning: here all replicas share experts, not the 2 ranks of each server alone" in found.notes
 
 
 @pytest.mark.parametrize("policy", NEAREST)

@@ -16,6 +16,7 @@ from simulator.request import PromptContent
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.laws.scenarios import Memory
 
 SIZE = 4
@@ -42,15 +43,8 @@ def telling(rng: np.random.Generator, requests: int) -> Workload:
         content.append(known)
     arrivals = np.cumsum(rng.exponential(1 / rng.choice([5, 30, 200]), requests))
     lengths = np.array(answers)
-    return Workload(
-        arrival_s=arrivals - arrivals[0],
-        input_tokens=np.array(prompts),
-        output_tokens=lengths,
-        max_tokens=lengths + rng.integers(0, 5, requests),
-        priority=rng.integers(0, 3, requests),
-        class_index=np.zeros(requests, np.int64),
-        content=content,
-    )
+    caps, priority = lengths + rng.integers(0, 5, requests), rng.integers(0, 3, requests)
+    return workload_of(arrivals - arrivals[0], prompts, lengths, caps, priority, content=content)
 
 
 def times_and_hits(workload: Workload, options: dict[str, Any], kind: Any, num_blocks: int, *, fast: bool) -> list[Any]:

@@ -28,7 +28,7 @@ from simulator.request import PromptContent
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.timing.linear_cost import Linear
-from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.laws.test_speculative import Memory, columns
 from tests.listening import simulate_listening
 from tests.parity.cases import clients
@@ -133,13 +133,12 @@ def serve(
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (150, 40)]
     longest = max(map(sum, zip(inputs, outputs, strict=True)))
     groups = [f"g{rng.randrange(4)}" for _ in range(count)]
-    whole = Workload(
-        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.5, 4.0]) for _ in range(count)])),
-        input_tokens=np.array(inputs),
-        output_tokens=np.array(outputs),
-        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
-        priority=np.array([rng.randint(0, 2) for _ in range(count)]),
-        class_index=np.zeros(count, dtype=np.int64),
+    whole = workload_of(
+        sorted(rng.random() * rng.choice([0.5, 4.0]) for _ in range(count)),
+        inputs,
+        outputs,
+        [n + rng.choice([0, 0, 5]) for n in outputs],
+        [rng.randint(0, 2) for _ in range(count)],
         content=[PromptContent(prefix_group=group, prefix_tokens=rng.choice([40, 150])) for group in groups],
     )
     policy = ChunkedPrefill(

@@ -17,7 +17,7 @@ from simulator.results.records import Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.timing.linear_cost import Linear
 from simulator.timing.pipeline_cost import PipelineCost
-from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.laws.test_speculative import SIZE, Memory
 
 HOP_S = 0.0005
@@ -35,11 +35,9 @@ def serve(seed: int, *, fast_forward: bool = True, stages: int = 0, idle_s: floa
         long_prefill_token_threshold=rng.choice([0, 0, 5]),
     )  # fmt: skip
     caches = rng.random() < 0.5
-    workload = Workload(
-        arrival_s=np.sort(np.array([round(rng.random() * rng.choice([0.0, 0.5]), 3) for _ in range(count)])),
-        input_tokens=np.array(inputs), output_tokens=np.array(outputs),
-        max_tokens=np.array([n + rng.choice([0, 3]) for n in outputs]),
-        priority=np.array([rng.randint(0, 1) for _ in range(count)]), class_index=np.zeros(count, dtype=np.int64),
+    workload = workload_of(
+        sorted(round(rng.random() * rng.choice([0.0, 0.5]), 3) for _ in range(count)), inputs, outputs,
+        [n + rng.choice([0, 3]) for n in outputs], [rng.randint(0, 1) for _ in range(count)],
         content=[PromptContent(prefix_group="a", prefix_tokens=n // 2) for n in inputs] if caches else None,
     )  # fmt: skip
     depth, blocks = rng.randint(2, 5), rng.choice([14, 20, 60])

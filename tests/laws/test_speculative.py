@@ -26,6 +26,7 @@ from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.listening import Inlet, simulate_listening
 from tests.parity.cases import clients
 
@@ -62,6 +63,16 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
+def drawn_requests(
+    rng: random.Random, inputs: list[int], outputs: list[int], caching: bool, priority: Callable[[], Any] = lambda: 0
+) -> Workload:
+    """Requests of these lengths, with a cache of two groups of prompts; `priority` draws after the caps."""
+    groups = [PromptContent(prefix_group=f"g{row % 2}", prefix_tokens=20) for row in range(len(inputs))]
+    arrival_s = sorted(rng.random() * rng.choice([0.0, 0.5, 4.0]) for _ in inputs)
+    caps = [n + rng.choice([0, 0, 5]) for n in outputs]
+    return workload_of(arrival_s, inputs, outputs, caps, priority(), content=groups if caching else None)
+
+
 def serve(
     seed: int,
     *,
@@ -84,17 +95,7 @@ def serve(
     make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
     if caching:
         make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=SIZE)
-    whole = Workload(
-        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.0, 0.5, 4.0]) for _ in range(count)])),
-        input_tokens=np.array(inputs),
-        output_tokens=np.array(outputs),
-        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
-        priority=np.array([rng.randint(0, 2) for _ in range(count)]),
-        class_index=np.zeros(count, dtype=np.int64),
-        content=[PromptContent(prefix_group=f"g{row % 2}", prefix_tokens=20) for row in range(count)]
-        if caching
-        else None,
-    )
+    whole = drawn_requests(rng, inputs, outputs, caching, lambda: [rng.randint(0, 2) for _ in range(count)])
     memory = Memory(-(-longest // SIZE) + 4 + rng.choice([0, 8, 200, 1000]))
     made = ChunkedPrefill(
         max_num_seqs=slots,
@@ -134,17 +135,7 @@ def serve_ahead(
     inputs, outputs = [[rng.randint(1, most) for _ in range(count)] for most in (60, 120)]
     longest = max(map(sum, zip(inputs, outputs, strict=True)))
     caching = rng.random() < 0.5
-    whole = Workload(
-        arrival_s=np.sort(np.array([rng.random() * rng.choice([0.0, 0.5, 4.0]) for _ in range(count)])),
-        input_tokens=np.array(inputs),
-        output_tokens=np.array(outputs),
-        max_tokens=np.array([n + rng.choice([0, 0, 5]) for n in outputs]),
-        priority=np.zeros(count, dtype=np.int64),
-        class_index=np.zeros(count, dtype=np.int64),
-        content=[PromptContent(prefix_group=f"g{row % 2}", prefix_tokens=20) for row in range(count)]
-        if caching
-        else None,
-    )
+    whole = drawn_requests(rng, inputs, outputs, caching)
     memory = Memory(-(-(longest + tokens_ahead(config, SIZE)) // SIZE) + 4 + rng.choice([0, 8, 200]))
     made = Sglang(
         max_num_seqs=slots,

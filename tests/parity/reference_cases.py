@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from simulator.memory.blocks import BlockLedger, BlockManager
 from simulator.plan import Policy
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
-from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.laws.scenarios import Memory
 
 STEP_S = 0.25
@@ -110,14 +108,8 @@ def random_blocks(rng: random.Random, requests: tuple[Asked, ...], block_size: i
 def ours(case: ReferenceCase, policy: Policy) -> list[Told]:
     """What our policy does; every other case without fast-forward, every third with blocks by id."""
     requests = case.requests
-    workload = Workload(
-        arrival_s=np.array([r.arrival_s for r in requests]),
-        input_tokens=np.array([r.input_tokens for r in requests], dtype=np.int64),
-        output_tokens=np.array([r.answer for r in requests], dtype=np.int64),
-        max_tokens=np.array([r.max_tokens for r in requests], dtype=np.int64),
-        priority=np.zeros(len(requests), dtype=np.int64),
-        class_index=np.zeros(len(requests), dtype=np.int64),
-    )
+    rows = [(r.arrival_s, r.input_tokens, r.answer, r.max_tokens) for r in requests]
+    workload = workload_of(*zip(*rows, strict=True))
     run = simulate(
         workload,
         make_policy=lambda: policy,

@@ -13,8 +13,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.radix_cache import RadixCache
@@ -25,6 +23,7 @@ from simulator.speculative.config import Method, SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests import columns
 from tests.parity.cases import Case, Memory
 
 Steps = list[dict[str, Any]]
@@ -75,13 +74,9 @@ def policy_of(case: Case) -> Sglang:
 def workload_of(case: Case) -> Workload:
     """The case's requests."""
     requests = case["requests"]
-    return Workload(
-        arrival_s=np.array([float(r["arrival_time"]) for r in requests]),
-        input_tokens=np.array([r["prompt_len"] for r in requests]),
-        output_tokens=np.array([r["output_len"] for r in requests]),
-        max_tokens=np.array([r["max_tokens"] for r in requests]),
-        priority=np.zeros(len(requests), dtype=np.int64),
-        class_index=np.zeros(len(requests), dtype=np.int64),
+    names = ("arrival_time", "prompt_len", "output_len", "max_tokens")
+    return columns.workload_of(
+        *([request[name] for request in requests] for name in names),
         request_ids=[r["id"] for r in requests],
         content=[content_of(r) for r in requests],
     )

@@ -1,7 +1,5 @@
 """LoRA as vLLM's own scheduler decided it once: ours is the same, and each rule is needed for it."""
 
-import gzip
-import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -12,6 +10,7 @@ import pytest
 
 from simulator.errors import PolicyError
 from tests.parity.adapter_features import lora
+from tests.parity.held import lines_of
 from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
 COLUMNS["lora"] = (*COLUMNS["cadence"], "adapters")
@@ -57,8 +56,7 @@ def test_a_block_of_another_adapter_is_no_hit(monkeypatch: pytest.MonkeyPatch) -
 @cache
 def own_cases(kind: str) -> Sequence[dict[str, Any]]:
     """Adapters on pipelines (`lora`) and beside KV groups (`hybrid`): small cases, as vLLM 0.33 decided them."""
-    with gzip.open(OWN, "rt") as lines:
-        return [item for item in map(json.loads, lines) if item["kind"] == kind]
+    return [item for item in lines_of(OWN) if item["kind"] == kind]
 
 
 def is_decided_otherwise(kind: str) -> bool:

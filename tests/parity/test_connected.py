@@ -1,6 +1,7 @@
 """A replica with a KV connector decides as vLLM's own code did, on every step, and each rule is needed for it."""
 
 from collections.abc import Collection, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,38 +10,20 @@ from simulator.engine.connector import offered, offloading, replica
 from simulator.memory.offload import tier
 from simulator.policies import chunked_prefill
 from tests.parity import connected_features as features
-from tests.parity.test_features import broken, recorded
+from tests.parity import held
+from tests.parity.test_features import recorded
 
-COMPARED = (
-    "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
-    "external", "loading", "evicted", "sent", "received",
-)  # fmt: skip
-UNORDERED = ("finished", "running", "loading", "sent", "received")
-
-
-def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
-    """Where the two part; steps that schedule, finish and preempt nothing are left out."""
-    ours, theirs = [[s for s in x if s["scheduled"] or s["finished"] or s["preempted"]] for x in (ours, theirs)]
-    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-        for key in COMPARED:
-            if key in b and ((sorted(a[key]) != sorted(b[key])) if key in UNORDERED else (a.get(key) != b[key])):
-                return f"step {number}, {key}: ours {a.get(key)}, vLLM {b[key]}"
-        if list(a["scheduled"]) != list(b["scheduled"]) or abs(a["t_end"] - b["t_end"]) > 1e-6:
-            return f"step {number}: ours {list(a['scheduled'])} until {a['t_end']} s, vLLM until {b['t_end']} s"
-    return None if len(ours) == len(theirs) else f"{len(ours)} steps, vLLM {len(theirs)}"
+COMPARED = (*held.COLUMNS, "external", "loading", "evicted", "sent", "received")
 
 
 def differences(kind: str, seeds: Collection[int]) -> Iterator[str]:
-    """The recorded cases with these seeds that are decided otherwise."""
-    for item in recorded(kind):
-        if item["seed"] not in seeds:
-            continue
-        try:
-            found = first_difference(features.CONNECTED[kind](item["case"]), item["records"])
-        except Exception as error:  # a broken rule may break anything
-            found = f"{type(error).__name__}: {error}"
-        if found is not None:
-            yield f"case {item['seed']}: {found}"
+    """The recorded cases with these seeds that are decided otherwise, by the columns that were recorded."""
+
+    def difference(item: dict[str, Any]) -> str | None:
+        ours = features.CONNECTED[kind](item["case"])
+        return held.first_difference(ours, item["records"], lambda _, b: [key for key in COMPARED if key in b])
+
+    return held.differences([item for item in recorded(kind) if item["seed"] in seeds], difference)
 
 
 @pytest.mark.parametrize("kind", features.CONNECTED)
@@ -130,9 +113,5 @@ PARTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 def test_each_rule_is_needed(
     kind: str, seed: int, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = broken(f"simulator.{module}", old, new)
-    users, names = PARTS[module]
-    for user in users:
-        for name in names:
-            monkeypatch.setattr(user, name, getattr(made, name))
+    held.change_rule(monkeypatch, module, old, new, product(*PARTS[module]))
     assert next(differences(kind, [seed]), None) is not None

@@ -1,10 +1,8 @@
 """Drafts beside windows are decided as vLLM's own scheduler did (0.33), and each rule is needed for that."""
 
-import gzip
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,15 @@ import pytest
 from simulator.engine.speculative import replica
 from simulator.policies import chunked_prefill
 from simulator.simulate import simulate_fleet
-from tests.parity import draft_cases
+from tests.parity import draft_cases, held
 from tests.parity.cases import cost_of, workload_of
 from tests.parity.features import speculation_of
 from tests.parity.hybrid_features import group_of_plan
-from tests.parity.test_features import broken
 
 FILE = Path(__file__).with_name("data") / "recorded_draft_groups.jsonl.gz"
 
 
-@cache
-def recorded() -> list[dict[str, Any]]:
-    with gzip.open(FILE, "rt") as lines:
-        return [json.loads(line) for line in lines]
+recorded = cache(partial(held.lines_of, FILE))
 
 
 def decided(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -38,13 +32,10 @@ def decided(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def differences() -> Iterator[str]:
-    for item in recorded():
-        try:
-            found = draft_cases.first_difference(decided(item["case"]), item["records"])
-        except Exception as error:  # a broken rule may break anything
-            found = f"{type(error).__name__}: {error}"
-        if found is not None:
-            yield f"case {item['seed']}: {found}"
+    """The cases that are decided otherwise."""
+    return held.differences(
+        recorded(), lambda item: draft_cases.first_difference(decided(item["case"]), item["records"])
+    )
 
 
 def test_recorded_cases_are_decided_as_vllm_did() -> None:
@@ -74,7 +65,5 @@ USERS: dict[str, tuple[Any, str]] = {
     ],
 )
 def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(f"simulator.{module}", old, new)
-    user, name = USERS[module]
-    monkeypatch.setattr(user, name, getattr(made, name))
+    held.change_rule(monkeypatch, module, old, new, [USERS[module]])
     assert next(differences(), None) is not None

@@ -1,28 +1,25 @@
 """Drafts beside a cadence and in ranks are decided as vLLM's own code did, and each rule is needed for it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from simulator.engine import data_parallel
 from simulator.engine.speculative import replica
-from simulator.fleet import fleet
+from simulator.fleet import cluster, fleet
 from simulator.policies import chunked_prefill
 from simulator.policies.chunked_prefill import cadence
-from tests.parity import draft_cases, features
-from tests.parity.test_features import broken
+from tests.parity import draft_cases, features, held
 
 
 def differences(*kinds: str) -> Iterator[str]:
     """The recorded cases of these kinds that are decided otherwise."""
-    for kind in kinds:
-        for item in draft_cases.read(kind):
-            try:
-                found = draft_cases.first_difference(features.decide(kind, item["case"]), item["records"])
-            except Exception as error:  # a broken rule may break anything
-                found = f"{type(error).__name__}: {error}"
-            if found is not None:
-                yield f"{kind} {item['seed']}: {found}"
+
+    def difference(item: Mapping[str, Any]) -> str | None:
+        return draft_cases.first_difference(features.decide(item["kind"], item["case"]), item["records"])
+
+    return held.differences([item for kind in kinds for item in draft_cases.read(kind)], difference)
 
 
 @pytest.mark.parametrize("kind", draft_cases.TOGETHER)
@@ -39,9 +36,9 @@ FROM: dict[str, tuple[Any, str]] = {
     PLAN: (cadence, "drafted_step"),
     APPLY: (replica, "DraftedPlans"),
     REPLICA: (fleet, "SpeculativeReplica"),
-    "fleet.fleet": ("simulator.fleet.cluster", "Fleet"),
+    "fleet.fleet": (cluster, "Fleet"),
     "engine.data_parallel": (fleet, "DataParallelGroup"),
-    "engine.speculative.ranks": ("simulator.engine.data_parallel", "draft_together"),
+    "engine.speculative.ranks": (data_parallel, "draft_together"),
 }
 
 
@@ -64,10 +61,7 @@ FROM: dict[str, tuple[Any, str]] = {
 def test_each_rule_is_needed(
     kinds: tuple[str, ...], module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = broken(f"simulator.{module}", old, new)
-    user, name = FROM[module]
-    target = f"{user}.{name}" if isinstance(user, str) else f"{user.__name__}.{name}"
-    monkeypatch.setattr(target, getattr(made, name))
+    held.change_rule(monkeypatch, module, old, new, [FROM[module]])
     assert next(differences(*kinds), None) is not None
 
 
@@ -82,6 +76,5 @@ def test_each_rule_is_needed(
     ],
 )
 def test_rare_rules_are_needed(kind: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(f"simulator.{PLAN}", old, new)
-    monkeypatch.setattr(chunked_prefill, "drafted_step", made.drafted_step)
+    held.change_rule(monkeypatch, PLAN, old, new, [(chunked_prefill, "drafted_step")])
     assert next(differences(kind), None) is not None

@@ -1,7 +1,5 @@
 """Hybrid caches as vLLM plans them, and each rule is needed for that."""
 
-import gzip
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from simulator.errors import PolicyError
 from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.ledger import OutOfBlocksError
-from tests.parity import hybrid_features
+from tests.parity import held, hybrid_features
 from tests.parity.test_features import broken, recorded
 
 OWN = Path(__file__).parent.parent / "data" / "hybrid_rules.jsonl.gz"
@@ -76,33 +74,16 @@ def test_each_rule_of_the_groups_is_needed(old: str, new: str, monkeypatch: pyte
     assert differing() > 0
 
 
-COLUMNS = ("scheduled", "admitted", "preempted", "waiting", "running", "num_free_blocks", "num_free_blocks_end")
-
-
-def decided_otherwise(step: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    return (
-        any(step[name] != theirs[name] for name in COLUMNS)
-        or list(step["scheduled"]) != list(theirs["scheduled"])
-        or sorted(step["finished"]) != sorted(theirs["finished"])
-        or abs(step["t_end"] - theirs["t_end"]) > 1e-6
-    )
-
-
 def same_steps(item: dict[str, Any]) -> bool:
     """Whether each step of a case is decided as vLLM did, jumping over steps or not."""
-    kept = [
-        [step for step in steps if step["scheduled"] or step["finished"] or step["preempted"]]
-        for steps in (hybrid_features.hybrid(item["case"], fast_forward=item["seed"] % 2 == 0), item["records"])
-    ]
-    ours, theirs = kept
-    return len(ours) == len(theirs) and not any(map(decided_otherwise, ours, theirs))
+    ours = hybrid_features.hybrid(item["case"], fast_forward=item["seed"] % 2 == 0)
+    return held.first_difference(ours, item["records"], lambda _, __: held.COLUMNS, unordered=("finished",)) is None
 
 
 @cache
 def own_cases() -> list[dict[str, Any]]:
     """Small cases for rules that no recorded one tells; what vLLM 0.33 decided, column by column."""
-    with gzip.open(OWN, "rt") as lines:
-        return [json.loads(line) for line in lines]
+    return held.lines_of(OWN)
 
 
 def running_cases() -> list[dict[str, Any]]:

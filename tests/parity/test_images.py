@@ -1,7 +1,5 @@
 """Images as vLLM's own scheduler decided it once: ours is the same, and each rule is needed for it."""
 
-import gzip
-import json
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -12,6 +10,7 @@ import pytest
 
 from simulator.errors import PolicyError
 from tests.parity import features
+from tests.parity.held import lines_of
 from tests.parity.image_features import encoder
 from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
 
@@ -29,8 +28,7 @@ def test_recorded_steps_are_decided_as_vllm_did() -> None:
 @cache
 def own_cases() -> Sequence[dict[str, Any]]:
     """Small cases for rules that no recorded one tells, as vLLM 0.33 decided them."""
-    with gzip.open(OWN, "rt") as lines:
-        return [item for item in map(json.loads, lines) if item["kind"] == "encoder"]
+    return [item for item in lines_of(OWN) if item["kind"] == "encoder"]
 
 
 def own_same(monkeypatch: pytest.MonkeyPatch) -> list[str]:

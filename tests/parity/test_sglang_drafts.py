@@ -10,9 +10,9 @@ import pytest
 from simulator.engine.speculative import ahead_replica
 from simulator.fleet import fleet
 from simulator.policies import sglang
+from tests.parity import held
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
 from tests.parity.sglang_record import DRAFTS, DRAFTS_FILE
-from tests.parity.test_features import broken
 
 
 @cache
@@ -22,14 +22,11 @@ def kept() -> list[Recorded]:
 
 def differing(*, fast_forward: bool = True) -> Iterator[str]:
     """The cases that are decided otherwise, with the first difference."""
-    for item in kept():
-        try:
-            ours = decisions_of(item.case, fast_forward=fast_forward)
-            different = first_difference(item.case, ours, item.steps)
-        except Exception as error:  # a broken rule may break anything
-            different = f"{type(error).__name__}: {error}"
-        if different is not None:
-            yield f"seed {item.seed}, {different}"
+
+    def difference(item: Recorded) -> str | None:
+        return first_difference(item.case, decisions_of(item.case, fast_forward=fast_forward), item.steps)
+
+    return held.differences(kept(), difference)
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -87,7 +84,5 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
 
 @pytest.mark.parametrize(("module", "old", "new"), RULES)
 def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(f"simulator.{module}", old, new)
-    for user, name in PARTS[module]:
-        monkeypatch.setattr(user, name, getattr(made, name))
+    held.change_rule(monkeypatch, module, old, new, PARTS[module])
     assert next(differing(), None) is not None

@@ -9,40 +9,24 @@ from simulator.engine.speculative import replica
 from simulator.fleet import fleet
 from simulator.memory import request_keys
 from simulator.policies import chunked_prefill
-from tests.parity import features
-from tests.parity.test_features import broken, recorded
+from tests.parity import features, held
+from tests.parity.test_features import recorded
 
 KINDS = [kind + mode for kind in features.SPECULATIVE for mode in ("", "_async")]
-COMPARED = (
-    "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
-    "spec", "padded", "computed", "emitted", "next_k", "skip_drafts",
-)  # fmt: skip
-UNORDERED = ("finished", "running")
-
-
-def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
-    """Where the two part; steps that schedule, finish and preempt nothing are left out."""
-    ours, theirs = [[s for s in x if s["scheduled"] or s["finished"] or s["preempted"]] for x in (ours, theirs)]
-    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-        for key in (*COMPARED, *(["aborted"] if "aborted" in a else [])):
-            if (sorted(a[key]) != sorted(b[key])) if key in UNORDERED else (a[key] != b[key]):
-                return f"step {number}, {key}: ours {a[key]}, vLLM {b[key]}"
-        if list(a["scheduled"]) != list(b["scheduled"]) or abs(a["t_end"] - b["t_end"]) > 1e-6:
-            return f"step {number}: ours {list(a['scheduled'])} until {a['t_end']} s, vLLM until {b['t_end']} s"
-    return None if len(ours) == len(theirs) else f"{len(ours)} steps, vLLM {len(theirs)}"
+COMPARED = (*held.COLUMNS, "spec", "padded", "computed", "emitted", "next_k", "skip_drafts")
 
 
 def differences(kind: str, every: int = 1) -> Iterator[str]:
     """The recorded cases of a kind that are decided otherwise; half with fast-forward, a third with ids of blocks."""
-    for item in recorded(kind)[::every]:
+
+    def difference(item: dict[str, Any]) -> str | None:
         seed = item["seed"]
-        try:
-            ours = features.speculative(item["case"], fast_forward=seed % 2 == 0, by_id=seed % 3 == 0)
-            found = first_difference(ours, item["records"])
-        except Exception as error:  # a broken rule may break anything
-            found = f"{type(error).__name__}: {error}"
-        if found is not None:
-            yield f"case {seed}: {found}"
+        ours = features.speculative(item["case"], fast_forward=seed % 2 == 0, by_id=seed % 3 == 0)
+        return held.first_difference(
+            ours, item["records"], lambda a, _: (*COMPARED, *(["aborted"] if "aborted" in a else []))
+        )
+
+    return held.differences(recorded(kind)[::every], difference)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +115,5 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("kind", "module", "old", "new"), RULES)
 def test_each_rule_is_needed(kind: str, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(f"simulator.{module}", old, new)
-    user, name = PARTS[module]
-    monkeypatch.setattr(user, name, getattr(made, name))
+    held.change_rule(monkeypatch, module, old, new, [PARTS[module]])
     assert next(differences(kind), None) is not None

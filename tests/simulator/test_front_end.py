@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import scenarios
+from scenarios.schema.scenario import Scenario
+from simulator.policies import server_of
 
 EACH_S = 0.001
 
@@ -50,3 +52,19 @@ def test_requests_that_wait_for_no_answer_are_late_by_their_own_prompts() -> Non
     plain, late = served(arrival, 0.0), served(arrival, EACH_S)
     assert ttft_s(late) == pytest.approx(ttft_s(plain) + 100 * EACH_S)
     assert np.array_equal(late.records.rows.start_s, plain.records.rows.start_s)
+
+
+@pytest.mark.parametrize(("vocab", "each_s"), [(128256, 6e-6), (151936, 10e-6)], ids=["Llama 3", "others"])
+def test_a_prompt_token_takes_as_long_as_the_models_tokeniser(vocab: int, each_s: float) -> None:
+    server = server_of("vllm")
+    front_end = server.front_end.of(vocab)
+    assert front_end.per_prompt_token_s == each_s
+    assert server.source_of_front_end(front_end) == server.front_end_source
+
+
+def test_a_scenario_takes_its_models_tokeniser() -> None:
+    for model, each_s in (("llama-3.1-8b", 6e-6), ("qwen3-32b", 10e-6)):
+        data = {"name": "a", "model": model, "hardware": {"gpu": "h100"}, "engine": {"policy": "vllm"}, "front_end": {}}
+        workload = {"preset": "chat"}
+        found = Scenario.model_validate({**data, "workload": workload})
+        assert found.resolve_front_end().per_prompt_token_s == each_s

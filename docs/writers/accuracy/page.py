@@ -60,8 +60,9 @@ _NOT_MODELLED = """## What is not modelled
 
 - **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
   HTTP, tokenising and detokenising take. For vLLM over HTTP that is 4 ms, 67 microseconds for each running request, and
-  6 microseconds for each token of the prompt. `batchlab validate` estimates the first two from a log, and adds them if
-  the latencies of the log are the client's. An overloaded front end, which delays every token, is not modelled.
+  10 microseconds for each token of the prompt (6 of Llama 3 and gpt-oss). `batchlab validate` estimates the first two
+  from a log, and adds them if the latencies of the log are the client's. An overloaded front end, which delays every
+  token, is not modelled.
 - **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** The time of sliding
   windows is priced if tables have it; the KV cache keeps whole contexts.
 - **The preferences of a trained gate.** Tokens choose experts evenly. A real gate prefers some experts. So small

@@ -16,6 +16,7 @@ WIDE_CAPTURE = 2048
 --max-num-seqs for MiniMax (0.19) and Kimi in fp4 (from pull request 1047 on)."""
 PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
+NODE = 8  # GPUs
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}
 OWN_FP8 = ("Qwen/Qwen3-32B",)
 """Models of others' runs on Hopper that keep KV in bf16 though they compute in fp8."""
@@ -85,5 +86,17 @@ def _sglang(row: "Row") -> Recipe:
 def _tensorrt_llm(row: "Row") -> Recipe:
     if "Llama" in row.model:
         return Recipe(batch_tokens=16384)
-    fp8 = not (row.system.startswith("h") and "DeepSeek" in row.model)
-    return Recipe(0.95, 20000 if "gpt-oss" in row.model else max(8192, row.concurrency + row.isl), kv_fp8=fp8)
+    if "gpt-oss" in row.model:
+        return Recipe(0.95, 20000)
+    fp8 = not row.system.startswith("h")
+    budget = max(8192, row.concurrency + row.isl)
+    return Recipe(0.95, budget, budget if _is_piecewise(row) else None, kv_fp8=fp8)
+
+
+def _is_piecewise(row: "Row") -> bool:
+    """Return whether the script asks for piecewise CUDA graphs of prompts (`enable_piecewise_cuda_graph`, 2026)."""
+    if row.measured < "2026" or not row.system.startswith("b") or row.data_parallel > 1:
+        return False
+    if row.precision == "fp4":
+        return (row.isl, row.osl) == (1024, 1024) and row.moe_expert == NODE
+    return row.concurrency >= (128 if row.osl > row.isl else 64)

@@ -1,7 +1,7 @@
 """The residuals that come with batchlab (`scenarios.prediction.residuals`), made of scored rows, and their test.
 
 An interval is a quantile of the residuals of other cells, made wider until rows of a model, a GPU, a version and an
-engine that were left out lie in it as often as they should, on the mean of the four. A cell with many rows counts as
+engine that were left out lie in it as often as they should (`fitted_times`). A cell with many rows counts as
 `MOST` of them.
 """
 
@@ -25,6 +25,7 @@ LEVELS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0
 MOST = 40
 FEWEST = 50  # rows of a stratum of its own
 COVERAGE = 0.9
+WORST, TOO_OFTEN = 0.8, 0.93
 GROUPED = 100  # rows: a group of so many has a coverage of its own in the test
 TIMES = tuple(round(0.8 + 0.025 * step, 3) for step in range(57))  # up to 2.2
 OUTSIDE_TIMES = 1.5
@@ -118,10 +119,16 @@ def left_out(scored: Sequence[Scored], metric: str, key: Callable[[Row], str], t
 
 
 def fitted_times(scored: Sequence[Scored], metric: str) -> float:
-    """The least factor by which intervals hold what they should, on the mean of the four ways to leave out."""
-    ways = [np.concatenate([needed for needed, _ in _left_out(scored, metric, key).values()]) for key in KEYS.values()]
-    held = (times for times in TIMES if np.mean([(way <= times).mean() for way in ways]) >= COVERAGE)
-    return next(held, TIMES[-1])
+    """The least factor by which intervals hold what they should, on the mean of the four ways to leave out, and each
+    group of `GROUPED` rows at least `WORST`. Where that would hold more than `TOO_OFTEN`, the mean alone counts.
+    """
+    ways = [_left_out(scored, metric, key) for key in KEYS.values()]
+    rows = [np.concatenate([needed for needed, _ in way.values()]) for way in ways]
+    groups = [needed for way in ways for needed, _ in way.values() if len(needed) >= GROUPED]
+    means = {times: float(np.mean([(way <= times).mean() for way in rows])) for times in TIMES}
+    enough = [times for times in TIMES if means[times] >= COVERAGE] or [TIMES[-1]]
+    held = (times for times in enough if all((group <= times).mean() >= WORST for group in groups))
+    return next((times for times in held if means[times] <= TOO_OFTEN), enough[0])
 
 
 def document(scored: Sequence[Scored], by_roofline: Sequence[Scored]) -> dict[str, Any]:

@@ -36,9 +36,10 @@ WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
 """With more users than these, or ranks that step together, a run has so many requests of each: it is long enough."""
 
-BATCH_WAIT = 20
+BATCH_WAIT, LONG_BATCH_WAIT = 20, 40
 """Decode steps that TensorRT-LLM waits for more prompts to share a step (`batch_wait_timeout_iters`): Llama's scripts
-ask for it with 1,024 tokens each way and fewer than eight GPUs, and for no streaming of that kind otherwise."""
+ask for it with 1,024 tokens each way and fewer than eight GPUs, that of DeepSeek in fp8 on B200 from 64 users on.
+The first prompt waits so long, those that come in the meantime half as long in the mean."""
 
 PAIRED = 0.92
 """Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
@@ -133,9 +134,17 @@ class Row:
     @property
     def late_steps(self) -> float:
         """Decode steps by which the client sees a first token late: flags of the server that the row does not say."""
-        if self.engine == "trtllm" and "Llama" in self.model and (self.isl, self.osl) == (1024, 1024):
-            return BATCH_WAIT if self.tensor_parallel < NODE else 0.0
+        if self.engine == "trtllm" and (self.isl, self.osl) == (1024, 1024) and self._batch_wait:
+            others = self.concurrency * self._batch_wait / (0.9 * self.osl)
+            return self._batch_wait * (1.0 + others / 2.0) / (1.0 + others)
         return recipe_of(self).receive_steps / 2
+
+    @property
+    def _batch_wait(self) -> int:
+        """Steps that the first of TensorRT-LLM's prompts waits for others, with 1,024 tokens each way."""
+        if "Llama" in self.model:
+            return BATCH_WAIT if self.tensor_parallel < NODE else 0
+        return LONG_BATCH_WAIT if self.precision == "fp8" and recipe_of(self).captured else 0
 
     @property
     def cell(self) -> str:

@@ -19,6 +19,15 @@ class Table:
     caption: str = ""
 
 
+Columns = Mapping[str, tuple[str, float, str]]
+"""Columns of a table by their heads: a figure's name, a factor, and its format."""
+
+
+def cells(figures: Figures, columns: Columns) -> list[str]:
+    """A row of these columns."""
+    return [format(scale * figures[name], form).replace("%", " %") for name, scale, form in columns.values()]
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
     """Result of a claim: figures by name, which texts and expectations refer to, and the tables to show."""

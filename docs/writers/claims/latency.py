@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from docs.writers.claims.claim import Claim, ClaimResult, Table
-from docs.writers.claims.runs import figure, longest_gap_ms, percent, run, steady_throughput, times
+from docs.writers.claims.claim import Claim, ClaimResult, Columns, Table, cells
+from docs.writers.claims.runs import figure, longest_gap_ms, run, steady_throughput, times
 from scenarios.runs.result import Result
 from simulator.metrics.summary import Summary, summarize_by_class
 
@@ -175,7 +175,13 @@ _URGENT, _OTHER = "interactive", "batch"
 
 
 _SEEDS = 5
-_MEANS = ("preemptions", "recomputed", "swapped", "ttft", "attainment", "others", "throughput")
+_COLUMNS: Columns = {
+    "preemptions": ("preemptions", 1, ".0f"), "recomputed, 1,000 tokens": ("recomputed", 1e-3, ",.0f"),
+    "blocks swapped out": ("swapped", 1, ",.0f"), "urgent p99 TTFT, ms": ("ttft", 1, ",.0f"),
+    "urgent within SLO": ("attainment", 1, ".1%"), "others' mean e2e, s": ("others", 1e-3, ".0f"),
+    "tok/s": ("throughput", 1, ",.0f"),
+}  # fmt: skip
+_MEANS = [name for name, _, _ in _COLUMNS.values()]
 
 
 def _preemption() -> ClaimResult:
@@ -185,30 +191,9 @@ def _preemption() -> ClaimResult:
         seeds = [_outcome(run(PREEMPTION, variant.policy, *variant.overrides, f"seed={k}")) for k in range(_SEEDS)]
         mean = {name: sum(seed[name] for seed in seeds) / _SEEDS for name in _MEANS}
         figures |= {f"{name}_{variant.key}": value for name, value in mean.items()}
-        rows.append(
-            [
-                variant.label,
-                f"{mean['preemptions']:.0f}",
-                f"{mean['recomputed'] / 1e3:,.0f}",
-                f"{mean['swapped']:,.0f}",
-                f"{mean['ttft']:,.0f}",
-                percent(mean["attainment"], 1),
-                f"{mean['others'] / 1e3:.0f}",
-                f"{mean['throughput']:,.0f}",
-            ]
-        )
+        rows.append([variant.label, *cells(mean, _COLUMNS)])
     figures["throughput_recompute_over_swap"] = figures["throughput_recompute"] / figures["throughput_swap"]
-    head = [
-        "policy",
-        "preemptions",
-        "recomputed, 1,000 tokens",
-        "blocks swapped out",
-        "urgent p99 TTFT, ms",
-        "urgent within SLO",
-        "others' mean e2e, s",
-        "tok/s",
-    ]
-    return ClaimResult(figures, [Table(head, rows, f"Means of {_SEEDS} seeds")])
+    return ClaimResult(figures, [Table(["policy", *_COLUMNS], rows, f"Means of {_SEEDS} seeds")])
 
 
 def _outcome(result: Result) -> dict[str, float]:

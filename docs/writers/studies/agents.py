@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import scenarios
-from docs.writers.claims.claim import Expectation, Table
+from docs.writers.claims.claim import Columns, Expectation, Table, cells
 from docs.writers.claims.runs import figure
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
 
@@ -11,15 +11,12 @@ SCENARIO = "study-agents"
 RATES = (0.6, 1.2, 2.4, 4.8)
 ROUTERS = ("round_robin", "least_loaded", "session_affinity")
 _CACHELESS = "round_robin, no cache"
-_MEASURES = (
-    "mean_task_s",
-    "p99_task_s",
-    "p50_ttft_ms",
-    "prefix_cache_hit_rate",
-    "busy_fraction",
-    "tasks_done",
-    "tasks",
-)
+_COLUMNS: Columns = {
+    "task mean, s": ("mean_task_s", 1, ".0f"), "task p99, s": ("p99_task_s", 1, ".0f"),
+    "TTFT p50, ms": ("p50_ttft_ms", 1, ".0f"), "prefix hits, %": ("prefix_cache_hit_rate", 100, ".1f"),
+    "busy, %": ("busy_fraction", 100, ".0f"),
+}  # fmt: skip
+_MEASURES = (*(name for name, _, _ in _COLUMNS.values()), "tasks_done", "tasks")
 
 Found = Mapping[tuple[str, float], Mapping[str, float]]
 """By router and rate of sessions."""
@@ -53,22 +50,12 @@ def measure() -> StudyResult:
 
 
 def _table(found: Found) -> Table:
-    head = ["sessions/s", "router", "task mean, s", "task p99, s", "TTFT p50, ms", "prefix hits, %", "busy, %"]
     rows = [
-        [
-            f"{rate:g}",
-            router,
-            f"{each['mean_task_s']:.0f}",
-            f"{each['p99_task_s']:.0f}",
-            f"{each['p50_ttft_ms']:.0f}",
-            f"{100 * each['prefix_cache_hit_rate']:.1f}",
-            f"{100 * each['busy_fraction']:.0f}",
-        ]
+        [f"{rate:g}", router, *cells(found[router, rate], _COLUMNS)]
         for rate in RATES
         for router in (*ROUTERS, _CACHELESS)
-        for each in [found[router, rate]]
     ]
-    return Table(head, rows, "The same sessions")
+    return Table(["sessions/s", "router", *_COLUMNS], rows, "The same sessions")
 
 
 def _panels(found: Found) -> list[Panel]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from docs.writers.claims.claim import Expectation, Table
+from docs.writers.claims.claim import Columns, Expectation, Table, cells
 from docs.writers.claims.runs import figure, run
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
 from scenarios.runs.result import Result
@@ -17,6 +17,10 @@ SHOWN_S = (0, 60, 180)
 FEWEST, MOST = 2, 8
 
 _RULE = "fleet.0.autoscaling"
+_COLUMNS: Columns = {
+    "TTFT within 1 s, %": ("slo_attainment", 100, ".1f"), "p99 TTFT, s": ("p99_ttft_ms", 1e-3, ".1f"),
+    "replicas, mean": ("mean_replicas", 1, ".2f"), "GPU-hours": ("gpu_hours", 1, ".2f"),
+}  # fmt: skip
 
 
 def _fixed(count: int) -> Result:
@@ -65,17 +69,9 @@ def _table(fixed: Mapping[int, Result], scaled: Mapping[int, Result], reserve: R
     named = {f"{count} replicas, fixed": result for count, result in fixed.items()}
     named |= {f"{FEWEST} to {MOST}, ready after {startup_s} s": result for startup_s, result in scaled.items()}
     named[f"4 to {MOST}, ready after 60 s"] = reserve
-    rows = [
-        [
-            name,
-            f"{100 * figure(result, 'slo_attainment'):.1f}",
-            f"{figure(result, 'p99_ttft_ms') / 1e3:.1f}",
-            f"{figure(result, 'mean_replicas'):.2f}",
-            f"{figure(result, 'gpu_hours'):.2f}",
-        ]
-        for name, result in named.items()
-    ]
-    return Table(["", "TTFT within 1 s, %", "p99 TTFT, s", "replicas, mean", "GPU-hours"], rows)
+    keys = [name for name, _, _ in _COLUMNS.values()]
+    rows = [[name, *cells({key: figure(result, key) for key in keys}, _COLUMNS)] for name, result in named.items()]
+    return Table(["", *_COLUMNS], rows)
 
 
 def _panels(fixed: Mapping[int, Result], scaled: Mapping[int, Result]) -> list[Panel]:

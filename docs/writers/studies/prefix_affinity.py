@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import scenarios
-from docs.writers.claims.claim import Expectation, Table
+from docs.writers.claims.claim import Columns, Expectation, Table, cells
 from docs.writers.claims.runs import figure
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
 from scenarios.assembly.workloads import build_workload
@@ -19,7 +19,11 @@ ROUTERS: Mapping[str, str] = {
     "prefix_affinity": "{kind: prefix_affinity, block_size: 512, balance_abs_threshold: 16}",
     "weighted": "{kind: weighted, block_size: 512, load: 10, kv: 0, prefix: 1}",
 }
-_MEASURES = ("prefix_cache_hit_rate", "p50_ttft_ms", "p99_ttft_ms", "balance_cv", "busy_fraction")
+_COLUMNS: Columns = {
+    "prefix hits, %": ("prefix_cache_hit_rate", 100, ".1f"), "TTFT p50, ms": ("p50_ttft_ms", 1, ".0f"),
+    "TTFT p99, s": ("p99_ttft_ms", 1e-3, ".1f"), "imbalance (CV)": ("balance_cv", 1, ".3f"),
+    "busy, %": ("busy_fraction", 100, ".0f"),
+}  # fmt: skip
 
 Found = Mapping[tuple[str, int], Mapping[str, float]]
 """By router and number of replicas."""
@@ -70,7 +74,7 @@ def ideal_hits(scenario: str) -> float:
 def _figures(router: str, count: int) -> dict[str, float]:
     chosen = scenarios.load(SCENARIO, [f"replicas={count}", f"router={ROUTERS[router]}"])
     result = scenarios.run(chosen)
-    return {name: figure(result, name) for name in _MEASURES}
+    return {name: figure(result, name) for name, _, _ in _COLUMNS.values()}
 
 
 def _tail() -> dict[str, float]:
@@ -88,22 +92,8 @@ def _ratio(found: Found, key: str, router: str, other: str, count: int) -> float
 
 
 def _table(found: Found) -> Table:
-    head = ["replicas", "router", "prefix hits, %", "TTFT p50, ms", "TTFT p99, s", "imbalance (CV)", "busy, %"]
-    rows = [
-        [
-            str(count),
-            router,
-            f"{100 * each['prefix_cache_hit_rate']:.1f}",
-            f"{each['p50_ttft_ms']:.0f}",
-            f"{each['p99_ttft_ms'] / 1e3:.1f}",
-            f"{each['balance_cv']:.3f}",
-            f"{100 * each['busy_fraction']:.0f}",
-        ]
-        for count in REPLICAS
-        for router in ROUTERS
-        for each in [found[router, count]]
-    ]
-    return Table(head, rows, "The same 4,000 requests")
+    rows = [[str(count), router, *cells(found[router, count], _COLUMNS)] for count in REPLICAS for router in ROUTERS]
+    return Table(["replicas", "router", *_COLUMNS], rows, "The same 4,000 requests")
 
 
 def _panels(found: Found) -> list[Panel]:

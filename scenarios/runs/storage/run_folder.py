@@ -118,6 +118,23 @@ ARRAYS: Columns = {
     **{name: (unit, meaning) for name, (unit, meaning, _) in _ARRAYS.items()},
 }
 
+RARE: Mapping[str, tuple[str, type[Any], str]] = {
+    LIVES: ("lives", LifeColumns, "A row a life of a replica, where an autoscaler changes their number."),
+    TRANSFERS: ("transfers", TransferColumns, "A row a request whose KV moved, where prefill and decode are apart."),
+    DRAFTS: (
+        "drafts",
+        DraftColumns,
+        "A row for each request, number of drafts and number of accepted ones, where tokens are drafted.",
+    ),
+    COPIES: ("copies", CopyColumns, "A row a copy of KV between the GPUs and their host, where KV is offloaded."),
+    ADAPTERS: ("adapters", AdapterColumns, "A row each time that a request with an adapter enters the batch."),
+    PASSAGES: ("passages", PassageColumns, "A row a request, as they left the gateway, with `flow_control`."),
+    REGRETS: ("regrets", RegretColumns, "A row a request, in the order of the choices, with `router: {regret: true}`."),
+}
+"""Tables that few runs have: where `Records` has the columns, None in the other runs, their class, and what they hold.
+
+A new table of this kind is an entry here."""
+
 TABLES: Mapping[str, tuple[str, Columns]] = {
     REQUESTS: (
         "A row a request, in the order of the workload. It is a trace too: `trace inspect` reads it.",
@@ -125,16 +142,7 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
     ),
     STEPS: ("A row a step, or a run of equal decode steps. Counts are those of the row's first step.", STEP_COLUMNS),
     REPLICAS: ("A row a replica, where there are several.", REPLICA_COLUMNS),
-    LIVES: ("A row a life of a replica, where an autoscaler changes their number.", described(LifeColumns)),
-    TRANSFERS: ("A row a request whose KV moved, where prefill and decode are apart.", described(TransferColumns)),
-    DRAFTS: (
-        "A row for each request, number of drafts and number of accepted ones, where tokens are drafted.",
-        described(DraftColumns),
-    ),
-    COPIES: ("A row a copy of KV between the GPUs and their host, where KV is offloaded.", described(CopyColumns)),
-    ADAPTERS: ("A row each time that a request with an adapter enters the batch.", described(AdapterColumns)),
-    PASSAGES: ("A row a request, as they left the gateway, with `flow_control`.", described(PassageColumns)),
-    REGRETS: ("A row a request, in the order of the choices, with `router: {regret: true}`.", described(RegretColumns)),
+    **{file: (what, described(kind)) for file, (_, kind, what) in RARE.items()},
     PREFIXES: (
         "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
         described(PrefixColumns),
@@ -253,21 +261,8 @@ def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[s
     tables: dict[str, dict[str, Column]] = {}
     if records.replicas > 1:
         tables[REPLICAS] = replica_columns(records, **(cuts or {}))
-    if records.lives is not None:
-        tables[LIVES] = plain_columns(records.lives)
-    if records.transfers is not None:
-        tables[TRANSFERS] = plain_columns(records.transfers)
-    if records.drafts is not None:
-        tables[DRAFTS] = plain_columns(records.drafts)
-    if records.copies is not None:
-        tables[COPIES] = plain_columns(records.copies)
-    if records.adapters is not None:
-        tables[ADAPTERS] = plain_columns(records.adapters)
-    if records.regrets is not None:
-        tables[REGRETS] = plain_columns(records.regrets)
-    if records.passages is not None:
-        tables[PASSAGES] = plain_columns(records.passages)
-    return tables
+    rare = {file: getattr(records, name) for file, (name, _, _) in RARE.items()}
+    return tables | {file: plain_columns(columns) for file, columns in rare.items() if columns is not None}
 
 
 def compared_runs(target: Path) -> list[Path]:

@@ -1,9 +1,11 @@
 """The tables of a run: their columns, each with unit and meaning, and the way back to records."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,35 +13,12 @@ from scenarios.runs.storage.csv_tables import Column, texts_of
 from simulator.columns import described
 from simulator.metrics.fleet_metrics import PartColumns, by_replica
 from simulator.metrics.latency import RequestLatencies, request_latencies
-from simulator.results.records import (
-    AdapterColumns,
-    CallColumns,
-    CopyColumns,
-    DraftColumns,
-    Ints,
-    LifeColumns,
-    PassageColumns,
-    Records,
-    RegretColumns,
-    RequestColumns,
-    RowColumns,
-    Status,
-    TransferColumns,
-)
-from simulator.results.shared_prefixes import PrefixColumns
+from simulator.results.records import CallColumns, Ints, Records, RequestColumns, RowColumns, Status
 
-T = TypeVar(
-    "T",
-    LifeColumns,
-    TransferColumns,
-    DraftColumns,
-    CopyColumns,
-    AdapterColumns,
-    PassageColumns,
-    RegretColumns,
-    PrefixColumns,
-    RowColumns,
-)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 ALL = slice(None)
 Columns = Mapping[str, tuple[str, str]]
@@ -82,22 +61,19 @@ def _reasons(part: _Part) -> list[str]:
     return [reasons.get(row, "") for row in part.rows] if reasons else [""] * len(part.rows)
 
 
-def _sessions(part: _Part) -> list[str] | None:
-    ids = part.run.session_ids
-    return None if ids is None else [session or "" for session in ids[part.part]]
+def _names(name: str) -> Callable[[_Part], list[str] | None]:
+    """A column of `Records` that few runs have: a name of each request, or none."""
+
+    def values(part: _Part) -> list[str] | None:
+        ids = getattr(part.run, name)
+        return None if ids is None else [each or "" for each in ids[part.part]]
+
+    return values
 
 
-def _turns(part: _Part) -> Ints | None:
-    return None if part.run.turns is None else part.run.turns[part.part]
-
-
-def _tasks(part: _Part) -> list[str] | None:
-    ids = part.run.task_ids
-    return None if ids is None else [task or "" for task in ids[part.part]]
-
-
-def _task_requests(part: _Part) -> Ints | None:
-    return None if part.run.task_requests is None else part.run.task_requests[part.part]
+def _counts(name: str) -> Callable[[_Part], Ints | None]:
+    """A column of `Records` that few runs have: a number of each request."""
+    return lambda part: None if (values := getattr(part.run, name)) is None else values[part.part]
 
 
 def _call(name: str) -> Callable[[_Part], Column | None]:
@@ -131,10 +107,10 @@ _REQUESTS: Mapping[str, _Told] = {
     **_recorded("preemptions", "recomputed_tokens", "requeued_s", "swapped_out_blocks", "swapped_in_blocks"),
     **_recorded("cached_tokens", "aborted_tokens", "max_tokens", "priority", "replica", "released_s"),
     "reject_reason": _Told("", "why it was rejected", _reasons),
-    "session_id": _Told("", "its conversation; the column is there where there are any", _sessions),
-    "turn": _Told("", "its place in the conversation, from 1", _turns),
-    "task_id": _Told("", "its agent's task; the column is there where there are any", _tasks),
-    "task_requests": _Told("", "requests of that task, arrived or not", _task_requests),
+    "session_id": _Told("", "its conversation; the column is there where there are any", _names("session_ids")),
+    "turn": _Told("", "its place in the conversation, from 1", _counts("turns")),
+    "task_id": _Told("", "its agent's task; the column is there where there are any", _names("task_ids")),
+    "task_requests": _Told("", "requests of that task, arrived or not", _counts("task_requests")),
     "attempt": _Told(*_CALLS["attempt"], _call("attempt")),
     "retry_of": _Told("", "the `request_id` of the first attempt; empty for that itself", _retry_of),
     "left_s": _Told(*_CALLS["left_s"], _call("left_s")),
@@ -171,32 +147,20 @@ def sessions_from(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def step_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
     """Return the rows in `part`: a step, or `repeat` equal decode steps with the counts of the first."""
-    used_blocks = records.step_used_blocks[records.rows.first_step[part]]
-    return {
-        **{field.name: getattr(records.rows, field.name)[part] for field in fields(RowColumns)},
-        "used_blocks": used_blocks,
-    }
+    columns = {name: column[part] for name, column in plain_columns(records.rows).items()}
+    return {**columns, "used_blocks": records.step_used_blocks[records.rows.first_step[part]]}
 
 
 def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Column]:
     """One row a replica, with its group."""
     found = by_replica(records, warmup_s=warmup_s, cooldown_s=cooldown_s)
     names = [group.name for group in records.sizes for _ in range(group.replicas)]
-    columns: dict[str, Column] = {field.name: getattr(found, field.name) for field in fields(found)}
+    columns = plain_columns(found)
     del columns["replicas"]
     return {"replica": np.arange(records.replicas), "group": names, **columns}
 
 
-def plain_columns(
-    columns: LifeColumns
-    | TransferColumns
-    | DraftColumns
-    | CopyColumns
-    | AdapterColumns
-    | PassageColumns
-    | RegretColumns
-    | PrefixColumns,
-) -> dict[str, Column]:
+def plain_columns(columns: DataclassInstance) -> dict[str, Any]:
     """Return columns as they are: a row a life of an autoscaled replica, a transfer, counts of drafts, a prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
 

@@ -15,54 +15,23 @@ import numpy as np
 
 from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
-    ADAPTERS,
     COMPARISON,
-    COPIES,
-    DRAFTS,
     FORMAT,
-    LIVES,
-    PASSAGES,
     PREFIXES,
-    REGRETS,
+    RARE,
     REQUESTS,
     REST,
     SCALARS,
     SCENARIO,
     STEPS,
     SUMMARY,
-    TRANSFERS,
 )
 from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
 from simulator.errors import InputError
-from simulator.results.records import (
-    AdapterColumns,
-    CopyColumns,
-    DraftColumns,
-    GapColumns,
-    GroupSizes,
-    LifeColumns,
-    PassageColumns,
-    Records,
-    RegretColumns,
-    RequestColumns,
-    RequeueColumns,
-    RowColumns,
-    TransferColumns,
-)
+from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
-Rare = TypeVar(
-    "Rare",
-    LifeColumns,
-    TransferColumns,
-    DraftColumns,
-    CopyColumns,
-    AdapterColumns,
-    PassageColumns,
-    RegretColumns,
-    PrefixColumns,
-)
 
 _UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
 _SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
@@ -98,20 +67,11 @@ def read_run(folder: Path) -> SavedRun:
     rows = _read(folder / STEPS, lambda path: columns_from(RowColumns, read_csv(path)))
     records = _read(folder / REST, lambda _: _assemble(requests, rows, rest, about, table))
 
-    def optional(name: str, kind: type[Rare]) -> Rare | None:
-        path = folder / name
+    def optional(file: str, kind: type[Any]) -> Any:
+        path = folder / file
         return _read(path, lambda path: columns_from(kind, read_csv(path))) if path.is_file() else None
 
-    records = replace(
-        records,
-        lives=optional(LIVES, LifeColumns),
-        transfers=optional(TRANSFERS, TransferColumns),
-        drafts=optional(DRAFTS, DraftColumns),
-        copies=optional(COPIES, CopyColumns),
-        adapters=optional(ADAPTERS, AdapterColumns),
-        regrets=optional(REGRETS, RegretColumns),
-        passages=optional(PASSAGES, PassageColumns),
-    )
+    records = replace(records, **{name: optional(file, kind) for file, (name, kind, _) in RARE.items()})
     prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
@@ -68,7 +67,7 @@ class ProfileCostConfig(Strict):
     all_reduce: Annotated[bool, doc("all-reduces of tensor parallelism cost time")] = True
     expert_load: Annotated[
         Literal["even", "balanced", "power_law_1.01", "power_law_1.2"] | None,
-        doc("how tokens spread over the experts of tables; null: power_law_1.01, even with latent attention"),
+        doc("how tokens spread over the experts of tables; null: even, or power_law_1.01 where that takes longer"),
     ] = None
     moe_backend: Annotated[
         Literal["auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm"],
@@ -145,16 +144,13 @@ class ProfileCostConfig(Strict):
     def _composed(self, scenario: Priced, path: Path, key: str, lenders: Sequence[Path] = ()) -> Profile:
         """The scenario's model from the tables of that file. InputError about `key` where they lack a part."""
         from simulator.timing.tables import compose, read_tables
-        from simulator.timing.tables.routed_experts import EVEN, GENTLE
+        from simulator.timing.tables.routed_experts import USUAL
 
         model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
         others = tuple(map(read_tables, lenders))
         tables, how = read_tables(path), (self._backend(scenario), others, hardware.enable_expert_parallel)
-        if self.expert_load is None and not model.kv_lora_rank:  # gates of DeepSeek's kind are trained to be even
-            with suppress(InputError):  # some tables have no such rows
-                return compose(tables, model, gpu, hardware.tensor_parallel, GENTLE, *how)
         try:
-            return compose(tables, model, gpu, hardware.tensor_parallel, self.expert_load or EVEN, *how)
+            return compose(tables, model, gpu, hardware.tensor_parallel, self.expert_load or USUAL, *how)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
 

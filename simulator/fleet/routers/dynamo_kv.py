@@ -6,6 +6,13 @@ takes. Of the workers it knows what it has sent there itself: a request's prompt
 choice to its first token; its full blocks, to its end, where blocks of equal content count once. What a worker has
 cached it learns from events (`knowledge: exact`, its default; here they come at once), or it takes what it sent in the
 last `ttl_s` seconds to be there (`approximate`, its --no-router-kv-events).
+
+Beside its own replay (`dynamo.replay` with router_mode kv_router, blocks of 64, 2,000 requests of Mooncake on 8
+workers, steps of 1 ms and 22 us a token) mean TTFT is 235.8 ms over three seeds, its own 235.9 over four runs: some
+1,600 of the choices are ties of idle workers, which both break at random. With its choices taken over, the cached
+blocks of the worker that it took, and the most of any worker, are equal at all 2,000 (at 0.5 ms a step; its decode
+steps take 1 ms at least). Where all prompts begin alike, an idle replica without that beginning costs its blocks more
+than an idle one that has it: it may get its first request only when the others are busy, and at a low load none.
 """
 
 from __future__ import annotations
@@ -94,18 +101,18 @@ class DynamoKv:
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         keys = self._table.keys(request)
-        cached = self._cached(request, keys, replicas)
+        cached = self._cached(request, replicas)
         costs = [self.cost(request, keys, load.index, cached[load.index]) for load in replicas]
         chosen = replicas[self._draw(costs)]
         self.book(request, keys, chosen.index, cached[chosen.index])
         return chosen
 
-    def _cached(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> dict[int, int]:
+    def _cached(self, request: ArrivingRequest, replicas: Replicas) -> dict[int, int]:
         """The blocks of the prompt that each replica has cached, as far as the router knows."""
         if self.knowledge == "exact":
             return {load.index: load.cached_tokens(request) // self.block_size for load in replicas}
         self._table.forget(request.arrival_s - self.ttl_s)
-        known = self._table.shares(keys)
+        known = self._table.shares(self._table.stretches(request))
         return {load.index: known.get(load.index, 0) for load in replicas}
 
     def cost(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> float:
@@ -139,7 +146,7 @@ class DynamoKv:
         booked.blocks.update(keys)
         self._sent[request.row] = booked, keys, tokens
         if self.knowledge == "approximate":
-            self._table.add(keys, number, request.arrival_s)
+            self._table.add(self._table.stretches(request), number, request.arrival_s)
 
     def began(self, row: int) -> None:
         """A request has its first token."""

@@ -58,19 +58,19 @@ class LlmD:
         check_parameters(self)
         if not (self.prefix or self.queue or self.kv or self.lora):
             raise ValueError("prefix, queue, kv and lora are 0: at least one must be above")
-        self._table = PromptTable(self.block_size, self.max_blocks)
+        self._table = PromptTable(self.block_size, self.max_blocks, keeps_ends=True)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         most = self.max_prefix_tokens // self.block_size
-        keys = self._table.keys(request)[:most] if self.prefix else []
+        prompt = self._table.stretches(request, most) if self.prefix else []
         blocks = min(most, -(-request.input_tokens // self.block_size))
         scores = [
             (self.queue, queue_scores(replicas)),
             (self.kv, kv_scores(replicas)),
-            (self.prefix, prefix_scores(self._table.held(keys), blocks, replicas)),
+            (self.prefix, prefix_scores(self._table.held(prompt), blocks, replicas)),
         ]
         if self.lora:
             scores.append((self.lora, lora_scores(request.lora, replicas)))
         chosen = self._picker.pick(weighted_sum(scores), replicas)
-        self._table.add(keys[::-1], chosen.index, most=self.max_blocks or chosen.num_blocks)
+        self._table.add(prompt, chosen.index, most=self.max_blocks or chosen.num_blocks)
         return chosen

@@ -7,13 +7,12 @@ replica's blocks one by one as they become too many, not at intervals; and it ma
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.routers.least_loaded import unfinished
 from simulator.parameters import CountOrZero, check_parameters
 
@@ -66,16 +65,16 @@ class PrefixAffinity:
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         if self.knowledge == "exact":
             return self._by_caches(request, replicas)
-        keys = self._table.keys(request)
-        chosen = self._by_memory(keys, request, replicas)
-        self._table.add(keys, chosen.index)
+        prompt = self._table.stretches(request)
+        chosen = self._by_memory(prompt, request, replicas)
+        self._table.add(prompt, chosen.index)
         return chosen
 
-    def _by_memory(self, keys: list[Hashable], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+    def _by_memory(self, prompt: list[Stretch], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         idlest = replicas.least(unfinished)
         if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
             return idlest
-        depth, numbers = self._table.longest(keys)
+        depth, numbers = self._table.longest(prompt)
         if depth * self.block_size <= self.cache_threshold * request.input_tokens:
             return idlest
         return min(replicas.named(numbers), key=unfinished, default=idlest)

@@ -8,14 +8,13 @@ is in blocks of tokens. Where it does not decide, Ray takes the shorter queue of
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.draws import Draws
-from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.routers.least_loaded import unfinished
 from simulator.fleet.routers.prefix_affinity import BlockSize, MaxBlocks, busiest
 from simulator.parameters import CountOrZero, check_parameters
@@ -56,20 +55,20 @@ class RayPrefixAware:
         self._draws = draws
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        keys = self._table.keys(request)
-        named = self.named(request, keys, replicas)
+        prompt = self._table.stretches(request)
+        named = self.named(request, prompt, replicas)
         if not named:
             named = [replicas[place] for place in self._draws.several(2, len(replicas))]
         chosen = min(named, key=unfinished)
-        self._table.add(keys, chosen.index)
+        self._table.add(prompt, chosen.index)
         return chosen
 
-    def named(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> list[ReplicaLoad]:
+    def named(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> list[ReplicaLoad]:
         """The replicas that the memory of prompts names for a request with these blocks."""
         fewest, most = replicas.least(unfinished).num_unfinished, replicas.least(busiest).num_unfinished
         if most - fewest > self.imbalanced_threshold:
             return []
-        depth, numbers = self._table.longest(keys)
+        depth, numbers = self._table.longest(prompt)
         if depth * self.block_size < self.match_rate_threshold * request.input_tokens:
             return self._smallest(replicas)
         known = replicas.named(numbers)

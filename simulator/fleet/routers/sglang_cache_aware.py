@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Unit, doc
 
-from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.routers.least_loaded import unfinished
 from simulator.fleet.routers.prefix_affinity import AbsThreshold, BlockSize, CacheThreshold, RelThreshold, unequal
 from simulator.parameters import check_parameters
@@ -26,6 +26,44 @@ if TYPE_CHECKING:
     from simulator.request import ArrivingRequest
 
 _CHARACTERS = 4  # of a token, about: its tree is counted in characters
+
+
+class FirstSenders:
+    """The replica that sent each block first, by text: those from a place to before another."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Hashable, list[tuple[int, int, int]]] = {}  # of those of a place the first counts
+
+    def add(self, prompt: list[Stretch], number: int) -> None:
+        """A replica sends these blocks, some of them perhaps first."""
+        for text, start, stop in prompt:
+            parts = self._parts.setdefault(text, [])
+            place = start
+            for first, end, _ in sorted(parts):
+                if place < first and place < stop:
+                    parts.append((place, min(first, stop), number))
+                place = max(place, end)
+            if place < stop:
+                parts.append((place, stop, number))
+
+    def of(self, prompt: list[Stretch], block: int) -> int:
+        """The first sender of a block of the prompt."""
+        text, place = _place(prompt, block)
+        return next(number for first, end, number in self._parts[text] if first <= place < end)
+
+    def replace(self, prompt: list[Stretch], block: int, number: int) -> None:
+        """The first sender lost this block: it is another's."""
+        text, place = _place(prompt, block)
+        self._parts[text].insert(0, (place, place + 1, number))
+
+
+def _place(prompt: list[Stretch], block: int) -> tuple[Hashable, int]:
+    """The text of a block of the prompt, and its place there."""
+    for text, start, stop in prompt:
+        if block < stop - start:
+            return text, start + block
+        block -= stop - start
+    raise IndexError(block)
 
 
 @dataclass(slots=True)
@@ -45,7 +83,7 @@ class SglangCacheAware:
     eviction_interval_s: Annotated[float, Gt(0), Le(1e9), Unit("s"), doc("seconds between two evictions")] = 60.0
     block_size: BlockSize = 16
     _table: PromptTable = field(init=False, repr=False)
-    _first: dict[Hashable, int] = field(init=False, repr=False, default_factory=dict)
+    _first: FirstSenders = field(init=False, repr=False, default_factory=FirstSenders)
     _evictions: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
@@ -56,23 +94,23 @@ class SglangCacheAware:
         if request.arrival_s >= (self._evictions + 1) * self.eviction_interval_s:
             self._evictions = int(request.arrival_s / self.eviction_interval_s)
             self._table.trim()
-        keys = self._table.keys(request)
-        chosen = self._chosen(keys, request, replicas)
-        self._table.add(keys, chosen.index, most=_ALL)
-        for key in keys:
-            self._first.setdefault(key, chosen.index)
+        prompt = self._table.stretches(request)
+        chosen = self._chosen(prompt, request, replicas)
+        self._table.add(prompt, chosen.index, most=_ALL)
+        self._first.add(prompt, chosen.index)
         return chosen
 
-    def _chosen(self, keys: list[Hashable], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+    def _chosen(self, prompt: list[Stretch], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         idlest = replicas.least(unfinished)
         if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
             return idlest
-        depth, numbers = self._table.longest(keys)
+        depth, numbers = self._table.longest(prompt)
         if depth * self.block_size <= self.cache_threshold * request.input_tokens:
             return idlest
-        number = self._first.get(keys[depth - 1], -1)
+        number = self._first.of(prompt, depth - 1)
         if number not in numbers:
-            number = self._first[keys[depth - 1]] = numbers[0]
+            number = numbers[0]
+            self._first.replace(prompt, depth - 1, number)
         return replicas.by_number.get(number, replicas[0])
 
 

@@ -44,9 +44,9 @@ class VllmPrefixAware:
         self._draws = draws
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        keys = self._table.keys(request)
-        _, numbers = self._table.longest(keys)
+        prompt = self._table.stretches(request)
+        _, numbers = self._table.longest(prompt)
         named = replicas.named(numbers) or replicas
         chosen = named[self._draws.below(len(named))]
-        self._table.add(keys, chosen.index)
+        self._table.add(prompt, chosen.index)
         return chosen

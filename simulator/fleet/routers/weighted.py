@@ -8,13 +8,12 @@ replicas of unlike size compare; llm-d scales them by the smallest and the large
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import doc
 
-from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.routers.prefix_affinity import BlockSize, Knowledge, MaxBlocks
 from simulator.parameters import Factor, check_parameters
 
@@ -55,21 +54,21 @@ class Weighted:
         return self.prefix > 0 and self.knowledge == "exact"
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        keys = self._table.keys(request) if self.prefix and not self.reads_caches else []
-        chosen = self._least(self._gains(request, keys, replicas), replicas)
-        if keys:
-            self._table.add(keys, chosen.index)
+        prompt = self._table.stretches(request) if self.prefix and not self.reads_caches else []
+        chosen = self._least(self._gains(request, prompt, replicas), replicas)
+        if prompt:
+            self._table.add(prompt, chosen.index)
         if self.session and request.session_id is not None:
             self._sessions[request.session_id] = chosen.index
         return chosen
 
-    def _gains(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> dict[int, float]:
+    def _gains(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> dict[int, float]:
         """The reduction of a replica's cost for this request, by number; replicas that know nothing are left out."""
         gains: dict[int, float] = {}
         if self.reads_caches:
             tokens = {load.index: load.cached_tokens(request) for load in replicas}
         else:
-            tokens = {number: blocks * self.block_size for number, blocks in self._table.shares(keys).items()}
+            tokens = {number: blocks * self.block_size for number, blocks in self._table.shares(prompt).items()}
         for number, known in tokens.items():
             if known and number in replicas.by_number:
                 gains[number] = self.prefix * known / request.input_tokens

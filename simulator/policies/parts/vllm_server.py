@@ -27,7 +27,7 @@ _FILTERS = (
 kernel from 8 rows on in 0.17 to 0.20, FlashInfer's by default since 0.21, which takes 1 us and is left out. Of 128 rows
 of 131,072 logits the pull request 40376 measured 2.3 ms by the sort, 0.53 by Triton and 0.14 by FlashInfer for top-p,
 and 2.4, 0.36 and 0.27 for top-k and top-p."""
-FRONT_END = FrontEnd(4e-3, 67e-6, 6e-6)
+FRONT_END = FrontEnd(4e-3, 67e-6, 10e-6)
 """vLLM 0.15 and later over HTTP: what TTFT has beyond the engine, 5.8 ms with 300 tokens. A token of the prompt adds 3
 microseconds on B200's hosts and 6 on others."""
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
@@ -38,6 +38,7 @@ _MORE_MEMORY_SINCE = (0, 20)
 _LARGEST_SINCE = (0, 28)
 _STATES_CACHED_SINCE = (0, 26)
 
+_BACKENDS = {name: name for name in ("auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")}
 _GENERATION = "sampling.by_default"
 """What `--generation-config` says, until `--override-generation-config` is put over it."""
 
@@ -89,15 +90,17 @@ _RARE = (
     Flag("--kv-transfer-config", offload.REST, read=offload.read_transfer, write=offload.write_transfer),
     Flag("--kv-offloading-backend", offload.BACKEND, is_written=False, read=offload.read_backend),
     Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
-    Flag("--data-parallel-size -dp", "replicas", is_written=False),
+    Flag("--data-parallel-size -dp", "replicas"),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
          words={1: ("fp8", "fp8_e4m3", "fp8_e5m2"), 2: ("bfloat16", "bf16", "float16"), None: ("auto",)}),
     Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
     Flag("--override-generation-config", "sampling", read=read_override, write=json.dumps),
+    Flag("--moe-backend", "cost.moe_backend", is_written=False, words=_BACKENDS),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
 
 VARIABLES = (
+    Flag("VLLM_MXFP4_USE_MARLIN", "cost.moe_backend", is_written=False, words={"marlin": ("1", "true")}),
     Flag(
         "VLLM_PP_LAYER_PARTITION",
         "hardware.pp_layer_partition",
@@ -140,7 +143,7 @@ NOT_MODELLED = {
     "*context-parallel-size *-interleave-size",
     "step times know no CUDA graphs, but for `cost: {kind: profile, cuda_graphs: false}`": "enforce-eager "
     "compilation-config -O* -cc optimization-level *cudagraph-* performance-mode",
-    "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config moe-backend "
+    "step times are those of `cost`, whatever the kernels": "*attention-backend attention-config "
     "linear-backend *-decode-backend *-prefill-backend kernel-config all2all-backend disable-custom-all-reduce "
     "enable-flashinfer-autotune disable-cascade-attn monokernel enable-dbo dbo-* ubatch-size additional-config "
     "*eplb* expert-placement-strategy enable-elastic-ep enable-batch-sharded-sampling use-fp64-gumbel",
@@ -234,6 +237,7 @@ VLLM_SERVE = Launch(
     remarks=_v1_remarks,
     joined=_joined,
     written=lambda _, values: offload.written(values),
+    balancer="vllm_dp",
 )
 SERVE_BEFORE_V1 = replace(
     VLLM_SERVE,
@@ -251,6 +255,7 @@ SERVE_BEFORE_V1 = replace(
     remarks=_remarks_before_v1,
     joined=None,
     written=None,
+    balancer="",
     until=(0, 8),
     switch="VLLM_USE_V1=0",
     told_by=BEFORE_V1,

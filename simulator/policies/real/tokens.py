@@ -13,7 +13,7 @@ class TokenBlocks:
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
-        self._chains: Chains = {}
+        self._chains = Chains()
         self._names: dict[Hashable, int] = {}
 
     @classmethod

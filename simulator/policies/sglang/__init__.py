@@ -193,7 +193,7 @@ SYSTEM = System(
 
 
 SERVER = Server(
-    FrontEnd(6.6e-3, 67e-6, 6e-6),
+    FrontEnd(6.6e-3, 67e-6, 10e-6),
     "the same run over HTTP: TTFT of 9.54 ms less a step; for running requests and prompt tokens assumed as vLLM 0.15",
     synchronous=LIKE_SYNC,
     asynchronous=Host(

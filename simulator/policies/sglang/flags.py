@@ -121,7 +121,7 @@ LAUNCH = Launch(
         "*torch-compile* torchao-config",
         "step times are those of `cost`, whatever the kernels": "*attention-backend *-backend sampling-backend "
         "disable-custom-all-reduce enable-*allreduce* enable-nccl-nvls enable-symm-mem *flashinfer* *deepep* moe-* "
-        "*two-batch-overlap tbo-* *eplb* ep-* expert-parallel-size enable-dp-attention enable-dp-lm-head "
+        "*two-batch-overlap tbo-* *eplb* ep ep-* expert-parallel-size enable-dp-attention enable-dp-lm-head "
         "disable-shared-experts-fusion disable-chunked-prefix-cache num-continuous-decode-steps triton-* dtype",
         "of speculative decoding, the number and shape of drafts are modelled": "speculative-*",
         "adapters are not modelled yet": "*lora*",

@@ -6,7 +6,7 @@ microBatchScheduler.cpp in cpp/tensorrt_llm/batch_manager), for requests of one 
 memory to requests, the second gives the tokens of a step to those that have memory.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import doc
@@ -145,7 +145,7 @@ SYSTEM = System(
 
 
 SERVER = Server(
-    FRONT_END,
+    replace(FRONT_END, per_prompt_token_s=6e-6),  # runs of Llama, gpt-oss and DeepSeek in fp4 want no more
     LIKE_VLLM_0_15,
     synchronous=Host(
         SYNC.step_s,

@@ -9,22 +9,13 @@ from scenarios.assembly.replica_parts import build
 from simulator.engine.connector.groups import ConnectedGroups
 from simulator.errors import InputError
 from simulator.memory.grouped import GroupedBlocks
+from tests.traffic import one_class
 
 WINDOW: dict[str, Any] = {
     "model": {"base": "gpt-oss-20b", "max_model_len": 8000},
     "hardware": {"gpu": "h100"},
     "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 5e-5, "per_context_token_s": 0},
-    "workload": {
-        "requests": 40,
-        "classes": [
-            {
-                "name": "a",
-                "arrival": {"process": "poisson", "rate": 4},
-                "input": {"dist": "fixed", "value": 2000},
-                "output": {"dist": "fixed", "value": 40},
-            }
-        ],
-    },
+    "workload": one_class(40, 4, 2000, 40),
     "engine": {"policy": "vllm", "max_num_seqs": 64},
 }
 

@@ -10,6 +10,7 @@ from scenarios.assembly.replica_parts import build
 from scenarios.bound.bound import bound
 from scenarios.bound.held import HeldBlocks
 from simulator.metrics.table import METRICS
+from tests.traffic import one_class
 
 MODELS: dict[str, dict[str, Any]] = {
     "windows and all": {"base": "gpt-oss-20b", "max_model_len": 4000},
@@ -24,15 +25,7 @@ def crowd(model: str, blocks: int, seqs: int) -> scenarios.Scenario:
         "model": MODELS[model],
         "hardware": {"gpu": "h100", "num_gpu_blocks": blocks},
         "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0},
-        "workload": {
-            "requests": 60,
-            "classes": [{
-                "name": "a",
-                "arrival": {"process": "poisson", "rate": 1000},
-                "input": {"dist": "uniform", "min": 700, "max": 1500},
-                "output": {"dist": "fixed", "value": 60},
-            }],
-        },
+        "workload": one_class(60, 1000, (700, 1500), 60),
         "engine": {"policy": "vllm", "max_num_seqs": seqs, "max_num_batched_tokens": 512, "async_scheduling": False},
     })  # fmt: skip
 

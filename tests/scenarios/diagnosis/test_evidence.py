@@ -174,7 +174,7 @@ def test_what_was_seen_before_is_what_block_keys_say(drawn: list[tuple[int, int]
     replica = np.array([place for _, place in drawn], dtype=np.int64)
     same, anywhere = seen_before(workload, replica, 16)
     for found, alike in ((same, True), (anywhere, False)):
-        chains: Chains = {}
+        chains = Chains()
         known: dict[int, set[object]] = {}
         for row in range(n):
             request = workload.request(row)

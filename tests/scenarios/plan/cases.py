@@ -8,23 +8,14 @@ from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Laboratory
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
+from tests.traffic import one_class
 
 ONE_AT_A_TIME: Mapping[str, Any] = {
     "name": "one-at-a-time",
     "model": "llama-3.1-8b",
     "hardware": {"gpu": "h100"},
     "cost": {"kind": "linear", "base_s": 0.1, "per_token_s": 0.0, "per_context_token_s": 0.0},
-    "workload": {
-        "requests": 400,
-        "classes": [
-            {
-                "name": "alike",
-                "arrival": {"process": "constant", "rate": 1.0},
-                "input": {"dist": "fixed", "value": 10},
-                "output": {"dist": "fixed", "value": 5},
-            }
-        ],
-    },
+    "workload": one_class(400, 1.0, 10, 5, name="alike", process="constant"),
     "engine": {"policy": "chunked_prefill", "max_num_seqs": 1, "max_num_batched_tokens": 64},
 }
 """Requests of five steps of 0.1 s, one after the other, at equal gaps: up to 2/s none waits, above it all do."""
@@ -34,17 +25,7 @@ CHAT: Mapping[str, Any] = {
     "model": "llama-3.1-8b",
     "hardware": {"gpu": "a100-80gb", "num_gpu_blocks": 600},
     "cost": {"kind": "linear", "base_s": 0.005, "per_token_s": 2e-5, "per_context_token_s": 5e-7},
-    "workload": {
-        "requests": 300,
-        "classes": [
-            {
-                "name": "chat",
-                "arrival": {"process": "poisson", "rate": 10},
-                "input": {"dist": "uniform", "min": 10, "max": 900},
-                "output": {"dist": "uniform", "min": 1, "max": 60},
-            }
-        ],
-    },
+    "workload": one_class(300, 10, (10, 900), (1, 60), name="chat"),
     "engine": {"policy": "chunked_prefill", "max_num_seqs": 8, "max_num_batched_tokens": 256},
     "slo": {"ttft_ms": 500, "tpot_ms": 50},
 }

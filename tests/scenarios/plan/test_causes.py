@@ -16,6 +16,7 @@ from simulator.policies import built_in_policies
 from simulator.timing.cost import StepShape
 from simulator.timing.roofline_cost import Roofline
 from tests.scenarios.plan.cases import chat, laboratory
+from tests.traffic import one_class
 
 ROOM = {"gpu": "h100"}
 CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
@@ -57,17 +58,7 @@ CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
 def test_names_the_cause(cause: str) -> None:
     text, rate, changes = CASES[cause]
     inputs, outputs = changes.pop("lengths")
-    workload = {
-        "requests": 120,
-        "classes": [
-            {
-                "name": "a",
-                "arrival": {"process": "poisson", "rate": rate},
-                "input": {"dist": "fixed", "value": inputs},
-                "output": {"dist": "fixed", "value": outputs},
-            }
-        ],
-    }
+    workload = one_class(120, rate, inputs, outputs)
     scenario = chat(**{"engine": {"policy": "chunked_prefill"}, **changes, "workload": workload, "slo": None})
     lab = laboratory(scenario, text)
     candidate = Candidate({}, scenario)

@@ -7,20 +7,11 @@ import pytest
 from scenarios.plan.goal import Goal, chosen_goals, goals_of, parse_goal
 from scenarios.schema.loader import load
 from simulator.errors import InputError
+from tests.traffic import one_class
 
 SCENARIO = {
     "model": "llama-3.1-8b",
-    "workload": {
-        "requests": 10,
-        "classes": [
-            {
-                "name": "chat",
-                "arrival": {"process": "poisson", "rate": 1},
-                "input": {"dist": "fixed", "value": 10},
-                "output": {"dist": "fixed", "value": 10},
-            }
-        ],
-    },
+    "workload": one_class(10, 1, 10, 10, name="chat"),
 }
 
 

@@ -1,18 +1,9 @@
 """Policies that are compared, and the hosts of their engines."""
 
 import scenarios
+from tests.traffic import one_class
 
-WORKLOAD_OF_HOSTS = {
-    "requests": 10,
-    "classes": [
-        {
-            "name": "a",
-            "arrival": {"process": "poisson", "rate": 20},
-            "input": {"dist": "fixed", "value": 100},
-            "output": {"dist": "fixed", "value": 20},
-        }
-    ],
-}
+WORKLOAD_OF_HOSTS = one_class(10, 20, 100, 20)
 
 
 def test_a_comparison_says_that_its_policies_have_unlike_hosts() -> None:

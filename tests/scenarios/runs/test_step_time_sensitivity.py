@@ -17,6 +17,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.timing.scaled import Scaled
 from tests.command import batchlab
+from tests.traffic import one_class
 
 
 def server(utilisation: float, **workload: Any) -> Result:
@@ -24,18 +25,7 @@ def server(utilisation: float, **workload: Any) -> Result:
     data = {
         "name": "server",
         "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0},
-        "workload": {
-            "requests": 1500,
-            "classes": [
-                {
-                    "name": "a",
-                    "arrival": {"process": "poisson", "rate": 10 * utilisation},
-                    "input": {"dist": "fixed", "value": 10},
-                    "output": {"dist": "fixed", "value": 10},
-                }
-            ],
-            **workload,
-        },
+        "workload": one_class(1500, 10 * utilisation, 10, 10, **workload),
         "engine": {"policy": "vllm", "max_num_seqs": 1},
     }
     return scenarios.run(data)

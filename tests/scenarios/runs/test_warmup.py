@@ -9,21 +9,12 @@ from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.metrics.warmup_cut import warmup_cut
+from tests.traffic import one_class
 
 SCENARIO: dict[str, Any] = {
     "name": "filling",
     "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 1e-5, "per_context_token_s": 1e-6},
-    "workload": {
-        "requests": 900,
-        "classes": [
-            {
-                "name": "chat",
-                "arrival": {"process": "poisson", "rate": 6},
-                "input": {"dist": "uniform", "min": 50, "max": 150},
-                "output": {"dist": "uniform", "min": 200, "max": 300},
-            }
-        ],
-    },
+    "workload": one_class(900, 6, (50, 150), (200, 300), name="chat"),
     "measure": {"warmup_s": "auto"},
 }
 

@@ -15,18 +15,9 @@ from simulator.errors import InputError
 from simulator.timing.profile import ProfileCost
 from tests.command import ROOT
 from tests.profile_maker import document
+from tests.traffic import one_class
 
-WORKLOAD = {
-    "requests": 40,
-    "classes": [
-        {
-            "name": "chat",
-            "arrival": {"process": "poisson", "rate": 20},
-            "input": {"dist": "uniform", "min": 10, "max": 300},
-            "output": {"dist": "uniform", "min": 1, "max": 60},
-        }
-    ],
-}
+WORKLOAD = one_class(40, 20, (10, 300), (1, 60), name="chat")
 
 
 def scenario(*overrides: str, **cost: Any) -> scenarios.Scenario:
@@ -94,18 +85,17 @@ def test_kernels_that_no_graph_holds_take_time_to_launch() -> None:
     assert built().options.layer_launch_s == 0.0
 
 
-@pytest.mark.parametrize(
-    ("model", "hardware", "load"),
-    [
-        ("mixtral-8x7b", "{gpu: h100, tensor_parallel: 2}", "power_law_1.01"),
-        ("deepseek-v3", "{gpu: h200, tensor_parallel: 8}", "even"),
-    ],
-)
-def test_experts_are_loaded_as_by_the_models_gate_unless_it_is_said(model: str, hardware: str, load: str) -> None:
-    of = (f"model={model}", f"hardware={hardware}")
-    profiles = {said: built(*of, expert_load=said).profile for said in (None, "power_law_1.01", "even")}
-    assert profiles["power_law_1.01"] != profiles["even"]
-    assert profiles[None] == profiles[load]
+def test_experts_are_loaded_as_by_a_gate_unless_it_is_said() -> None:
+    """A decode reads the experts that tokens choose evenly, a prompt fills as many tiles as uneven loads do."""
+    of = ("model=mixtral-8x7b", "hardware={gpu: h100, tensor_parallel: 2}")
+    us = []
+    for said in (None, "even", "power_law_1.01"):
+        experts = built(*of, expert_load=said).profile.experts
+        assert experts is not None
+        us.append([experts.us(tokens) for tokens in (32, 4096)])
+    assert us[0][0] == pytest.approx(us[1][0], rel=1e-4)
+    assert us[0][1] == pytest.approx(max(us[1][1], us[2][1]), rel=1e-4)
+    assert us[1] != us[2]
 
 
 def test_options_reach_the_cost() -> None:

@@ -20,16 +20,28 @@ def workload(**changes: Any) -> dict[str, Any]:
     return {"requests": 10, "classes": [{key: value for key, value in entry.items() if value is not None}], **top}
 
 
-def arrival(**keys: Any) -> dict[str, Any]:
-    return workload(arrival=keys)
+Bad = tuple[dict[str, Any], tuple[str | int, ...], str]
+"""A workload, the place of what is wrong with it, and part of the message."""
 
 
-def lengths(**keys: Any) -> dict[str, Any]:
-    return workload(input=keys)
+def chat(place: str, said: str, **changes: Any) -> Bad:
+    """What is wrong stands in the class, at keys and indices with dots between."""
+    keys = [int(key) if key.isdigit() else key for key in place.split(".") if key]
+    return workload(**changes), ("classes", 0, *keys), said
+
+
+def arrival(place: str, said: str, **keys: Any) -> Bad:
+    """What is wrong stands in the class's arrival."""
+    return chat(f"arrival.{keys['process']}.{place}", said, arrival=keys)
+
+
+def lengths(place: str, said: str, **keys: Any) -> Bad:
+    """What is wrong stands in the class's input."""
+    return chat(f"input.{keys['dist']}.{place}", said, input=keys)
 
 
 LOGNORMAL = {"dist": "lognormal", "median": 100, "p99": 1000}
-BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
+BAD: dict[str, Bad] = {
     "neither end": (workload(top={"requests": None}), (), "exactly one of requests and duration_s"),
     "both ends": (workload(top={"duration_s": 5}), (), "exactly one of requests and duration_s"),
     "no requests": (workload(top={"requests": 0}), ("requests",), "greater than or equal to 1"),
@@ -37,273 +49,154 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
     "no time": (workload(top={"requests": None, "duration_s": 0}), ("duration_s",), "greater than or equal"),
     "no classes": (workload(top={"classes": []}), ("classes",), "at least 1 item"),
     "twins": (workload(top={"classes": workload()["classes"] * 2}), (), "two classes are called 'chat'"),
-    "a nameless class": (workload(name=""), ("classes", 0, "name"), "at least 1 character"),
-    "a misspelt key": (workload(priorty=3), ("classes", 0, "priorty"), "Extra inputs are not permitted"),
+    "a nameless class": chat("name", "at least 1 character", name=""),
+    "a misspelt key": chat("priorty", "Extra inputs are not permitted", priorty=3),
     "no arrival anywhere": (workload(arrival=None), (), "class 'chat' has no arrival"),
     "an arrival nobody takes": (workload(top={"arrival": POISSON}), (), "every class has its own"),
     "a share of an own rate": (workload(share=0.5), (), "share of 0.5 would do nothing"),
-    "a share of nothing": (workload(share=0), ("classes", 0, "share"), "greater than 0"),
-    "an unknown process": (
-        arrival(process="mmp", rate=1),
-        ("classes", 0, "arrival"),
-        "'closed_loop', 'constant', 'gamma'",
+    "a share of nothing": chat("share", "greater than 0", share=0),
+    "an unknown process": chat("arrival", "'closed_loop', 'constant', 'gamma'", arrival={"process": "mmp", "rate": 1}),
+    "a closed loop of nobody": arrival(
+        "concurrency", "greater than or equal to 1", process="closed_loop", concurrency=0
     ),
-    "a closed loop of nobody": (
-        arrival(process="closed_loop", concurrency=0),
-        ("classes", 0, "arrival", "closed_loop", "concurrency"),
-        "greater than or equal to 1",
+    "a closed loop with a rate": arrival(
+        "rate", "Extra inputs are not permitted", process="closed_loop", concurrency=4, rate=1
     ),
-    "a closed loop with a rate": (
-        arrival(process="closed_loop", concurrency=4, rate=1),
-        ("classes", 0, "arrival", "closed_loop", "rate"),
-        "Extra inputs are not permitted",
-    ),
-    "tools in turns of one step": (
-        workload(session={"turns": 2, "tool_time_s": 1}),
-        ("classes", 0, "session"),
-        "steps: 1",
-    ),
-    "a session without turns": (workload(session={}), ("classes", 0, "session", "turns"), "Field required"),
-    "more jitter than backoff": (
-        workload(client={"jitter": 1.5}),
-        ("classes", 0, "client", "jitter"),
-        "less than or equal to 1",
-    ),
-    "nothing to cancel": (
-        workload(client={"cancel": False}),
-        ("classes", 0, "client"),
-        "does nothing without a timeout",
-    ),
-    "no process": (arrival(rate=1), ("classes", 0, "arrival"), "'process'"),
-    "a rate of 0": (arrival(process="poisson", rate=0), ("classes", 0, "arrival", "poisson", "rate"), "greater than"),
-    "a rate as text": (
-        arrival(process="poisson", rate="6"),
-        ("classes", 0, "arrival", "poisson", "rate"),
-        "valid number",
-    ),
-    "an endless rate": (
-        arrival(process="poisson", rate=float("inf")),
-        ("classes", 0, "arrival", "poisson", "rate"),
-        "finite number",
-    ),
-    "poisson with cv": (
-        arrival(process="poisson", rate=1, cv=1),
-        ("classes", 0, "arrival", "poisson", "cv"),
-        "Extra inputs",
-    ),
-    "gamma without cv": (arrival(process="gamma", rate=1), ("classes", 0, "arrival", "gamma"), "cv and burstiness"),
-    "gamma with both": (
-        arrival(process="gamma", rate=1, cv=1, burstiness=1),
-        ("classes", 0, "arrival", "gamma"),
-        "cv and burstiness",
-    ),
-    "weibull out of range": (
-        arrival(process="weibull", rate=1, cv=1000),
-        ("classes", 0, "arrival", "weibull", "cv"),
-        "less than or equal to 100",
-    ),
-    "onoff in a blink": (
-        arrival(process="onoff", rate=1, on_s=0.001, off_s=1),
-        ("classes", 0, "arrival", "onoff"),
-        "poisson with rate 0.000999",
-    ),
-    "a profile backwards": (
-        arrival(process="poisson", rate=1, profile=[[10, 1], [5, 2]]),
-        ("classes", 0, "arrival", "poisson"),
-        "found 10 before 5",
-    ),
-    "a profile of nothing": (
-        arrival(process="poisson", rate=1, profile=[[0, 0]]),
-        ("classes", 0, "arrival", "poisson"),
-        "at least one factor",
-    ),
-    "an empty profile": (
-        arrival(process="poisson", rate=1, profile=[]),
-        ("classes", 0, "arrival", "poisson", "profile"),
-        "at least 1 item",
-    ),
-    "a tiny factor": (
-        arrival(process="poisson", rate=1, profile=[[0, 1e-9]]),
-        ("classes", 0, "arrival", "poisson"),
-        "must be 0 or at least 1e-06",
-    ),
+    "tools in turns of one step": chat("session", "steps: 1", session={"turns": 2, "tool_time_s": 1}),
+    "a session without turns": chat("session.turns", "Field required", session={}),
+    "more jitter than backoff": chat("client.jitter", "less than or equal to 1", client={"jitter": 1.5}),
+    "nothing to cancel": chat("client", "does nothing without a timeout", client={"cancel": False}),
+    "no process": chat("arrival", "'process'", arrival={"rate": 1}),
+    "a rate of 0": arrival("rate", "greater than", process="poisson", rate=0),
+    "a rate as text": arrival("rate", "valid number", process="poisson", rate="6"),
+    "an endless rate": arrival("rate", "finite number", process="poisson", rate=float("inf")),
+    "poisson with cv": arrival("cv", "Extra inputs", process="poisson", rate=1, cv=1),
+    "gamma without cv": arrival("", "cv and burstiness", process="gamma", rate=1),
+    "gamma with both": arrival("", "cv and burstiness", process="gamma", rate=1, cv=1, burstiness=1),
+    "weibull out of range": arrival("cv", "less than or equal to 100", process="weibull", rate=1, cv=1000),
+    "onoff in a blink": arrival("", "poisson with rate 0.000999", process="onoff", rate=1, on_s=0.001, off_s=1),
+    "a profile backwards": arrival("", "found 10 before 5", process="poisson", rate=1, profile=[[10, 1], [5, 2]]),
+    "a profile of nothing": arrival("", "at least one factor", process="poisson", rate=1, profile=[[0, 0]]),
+    "an empty profile": arrival("profile", "at least 1 item", process="poisson", rate=1, profile=[]),
+    "a tiny factor": arrival("", "must be 0 or at least 1e-06", process="poisson", rate=1, profile=[[0, 1e-9]]),
     "a profile that ends, and requests": (
-        arrival(process="poisson", rate=1, profile=[[0, 1], [10, 0]]),
+        workload(arrival={"process": "poisson", "rate": 1, "profile": [[0, 1], [10, 0]]}),
         (),
         "the number may never be reached",
     ),
-    "an unknown shape": (
-        arrival(process="poisson", rate=1, profile={"kind": "rmp", "duration_s": 3}),
-        ("classes", 0, "arrival", "poisson", "profile"),
-        "'ramp', 'diurnal', 'spike'",
+    "an unknown shape": arrival(
+        "profile", "'ramp', 'diurnal', 'spike'", process="poisson", rate=1, profile={"kind": "rmp", "duration_s": 3}
     ),
-    "a ramp of equal ratios from nothing": (
-        arrival(process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "exponential": True}),
-        ("classes", 0, "arrival", "poisson", "profile", "ramp"),
+    "a ramp of equal ratios from nothing": arrival(
+        "profile.ramp",
         "lead neither from 0 nor to 0",
+        process="poisson",
+        rate=1,
+        profile={"kind": "ramp", "duration_s": 3, "exponential": True},
     ),
     "a ramp to nothing, and requests": (
-        arrival(
-            process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "start_factor": 1, "end_factor": 0}
+        workload(
+            arrival={
+                "process": "poisson",
+                "rate": 1,
+                "profile": {"kind": "ramp", "duration_s": 3, "start_factor": 1, "end_factor": 0},
+            }
         ),
         (),
         "the number may never be reached",
     ),
-    "a spike longer than its period": (
-        arrival(process="poisson", rate=1, profile={**SPIKE, "start_s": 5, "duration_s": 3, "every_s": 7}),
-        ("classes", 0, "arrival", "poisson", "profile", "spike"),
+    "a spike longer than its period": arrival(
+        "profile.spike",
         "every_s 7 ends before the spike does, at 8 s",
+        process="poisson",
+        rate=1,
+        profile={**SPIKE, "start_s": 5, "duration_s": 3, "every_s": 7},
     ),
-    "an outage that never ends": (
-        arrival(process="poisson", rate=1, profile={**SPIKE, "factor": 0, "start_s": 0, "duration_s": 3, "every_s": 3}),
-        ("classes", 0, "arrival", "poisson", "profile", "spike"),
+    "an outage that never ends": arrival(
+        "profile.spike",
         "an outage all of the time, every 3 s",
+        process="poisson",
+        rate=1,
+        profile={**SPIKE, "factor": 0, "start_s": 0, "duration_s": 3, "every_s": 3},
     ),
-    "nothing after the ramp, nor before": (
-        arrival(process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "end_factor": 0}),
-        ("classes", 0, "arrival", "poisson"),
-        "at least one factor",
+    "nothing after the ramp, nor before": arrival(
+        "", "at least one factor", process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "end_factor": 0}
     ),
-    "a day upside down": (
-        arrival(process="poisson", rate=1, profile={"kind": "diurnal", "peak_to_trough": 0.5}),
-        ("classes", 0, "arrival", "poisson", "profile", "diurnal", "peak_to_trough"),
+    "a day upside down": arrival(
+        "profile.diurnal.peak_to_trough",
         "greater than or equal to 1",
+        process="poisson",
+        rate=1,
+        profile={"kind": "diurnal", "peak_to_trough": 0.5},
     ),
-    "mmpp of one state": (
-        arrival(process="mmpp", rate=1, states=[[1, 2]]),
-        ("classes", 0, "arrival", "mmpp", "states"),
-        "at least 2 items",
+    "mmpp of one state": arrival("states", "at least 2 items", process="mmpp", rate=1, states=[[1, 2]]),
+    "mmpp of silence": arrival("", "at least one factor", process="mmpp", rate=1, states=[[0, 2], [0, 3]]),
+    "a state without length": arrival(
+        "states.1.1", "greater than or equal", process="mmpp", rate=1, states=[[1, 2], [2, 0]]
     ),
-    "mmpp of silence": (
-        arrival(process="mmpp", rate=1, states=[[0, 2], [0, 3]]),
-        ("classes", 0, "arrival", "mmpp"),
-        "at least one factor",
+    "transitions of other states": arrival(
+        "", "must be 2 rows of 2 weights", process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[0, 1]]
     ),
-    "a state without length": (
-        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 0]]),
-        ("classes", 0, "arrival", "mmpp", "states", 1, 1),
-        "greater than or equal",
+    "a state that follows itself": arrival(
+        "", "row 1 must be 0 for staying", process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[1, 1], [1, 0]]
     ),
-    "transitions of other states": (
-        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[0, 1]]),
-        ("classes", 0, "arrival", "mmpp"),
-        "must be 2 rows of 2 weights",
-    ),
-    "a state that follows itself": (
-        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[1, 1], [1, 0]]),
-        ("classes", 0, "arrival", "mmpp"),
-        "row 1 must be 0 for staying",
-    ),
-    "a state that nothing leads to": (
-        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3], [3, 1]], transitions=[[0, 1, 0], [1, 0, 0], [1, 0, 0]]),
-        ("classes", 0, "arrival", "mmpp"),
+    "a state that nothing leads to": arrival(
+        "",
         "every state must lead to every other",
+        process="mmpp",
+        rate=1,
+        states=[[1, 2], [2, 3], [3, 1]],
+        transitions=[[0, 1, 0], [1, 0, 0], [1, 0, 0]],
     ),
-    "a correlation of 2": (workload(corr=2), ("classes", 0, "corr"), "less than or equal to 1"),
-    "a correlation of equal lengths": (workload(corr=0.5), ("classes", 0), "corr needs lengths that vary"),
-    "a prefix of nothing": (workload(prefix={"tokens": 0}), ("classes", 0, "prefix", "tokens"), "greater than"),
-    "no texts": (workload(prefix={"tokens": 9, "groups": 0}), ("classes", 0, "prefix", "groups"), "greater than"),
+    "a correlation of 2": chat("corr", "less than or equal to 1", corr=2),
+    "a correlation of equal lengths": chat("", "corr needs lengths that vary", corr=0.5),
+    "a prefix of nothing": chat("prefix.tokens", "greater than", prefix={"tokens": 0}),
+    "no texts": chat("prefix.groups", "greater than", prefix={"tokens": 9, "groups": 0}),
     "neither classes nor preset": ({"requests": 5}, (), "give classes, a benchmark, or a preset: chat, code"),
-    "an unknown distribution": (
-        lengths(dist="zipf", theta=1),
-        ("classes", 0, "input"),
-        "'lognormal_pareto', 'empirical'",
+    "an unknown distribution": chat("input", "'lognormal_pareto', 'empirical'", input={"dist": "zipf", "theta": 1}),
+    "fixed outside": lengths("", "value 5 is outside", dist="fixed", value=5, max=4),
+    "zero tokens": lengths("value", "greater than or equal to 1", dist="fixed", value=0),
+    "half a token": lengths("value", "valid integer", dist="fixed", value=1.5),
+    "uniform upside down": lengths("", "min 9 is above", dist="uniform", min=9, max=3),
+    "uniform without end": lengths("max", "required", dist="uniform", min=9),
+    "normal without spread": lengths("sd", "greater than", dist="normal", mean=9, sd=0),
+    "normal far below 1": lengths("", "check the bounds", dist="normal", mean=-900, sd=5),
+    "bounds upside down": lengths("", "min 9 is above", **LOGNORMAL, min=9, max=3),
+    "bounds around nothing": lengths("", "at least 100000 tokens, fewer than 0.001", **LOGNORMAL, min=100_000),
+    "half a lognormal": lengths("", "found median", dist="lognormal", median=5),
+    "a mixed lognormal": lengths("", "found median, sigma", dist="lognormal", median=5, sigma=2),
+    "p99 below the median": lengths("", "p99 4 must be above", dist="lognormal", median=5, p99=4),
+    "a tail of all": lengths(
+        "tail_share", "less than 1", **{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=1.0, alpha=2
     ),
-    "fixed outside": (lengths(dist="fixed", value=5, max=4), ("classes", 0, "input", "fixed"), "value 5 is outside"),
-    "zero tokens": (
-        lengths(dist="fixed", value=0),
-        ("classes", 0, "input", "fixed", "value"),
-        "greater than or equal to 1",
-    ),
-    "half a token": (lengths(dist="fixed", value=1.5), ("classes", 0, "input", "fixed", "value"), "valid integer"),
-    "uniform upside down": (
-        lengths(dist="uniform", min=9, max=3),
-        ("classes", 0, "input", "uniform"),
-        "min 9 is above",
-    ),
-    "uniform without end": (lengths(dist="uniform", min=9), ("classes", 0, "input", "uniform", "max"), "required"),
-    "normal without spread": (
-        lengths(dist="normal", mean=9, sd=0),
-        ("classes", 0, "input", "normal", "sd"),
-        "greater than",
-    ),
-    "normal far below 1": (
-        lengths(dist="normal", mean=-900, sd=5),
-        ("classes", 0, "input", "normal"),
-        "check the bounds",
-    ),
-    "bounds upside down": (lengths(**LOGNORMAL, min=9, max=3), ("classes", 0, "input", "lognormal"), "min 9 is above"),
-    "bounds around nothing": (
-        lengths(**LOGNORMAL, min=100_000),
-        ("classes", 0, "input", "lognormal"),
-        "at least 100000 tokens, fewer than 0.001",
-    ),
-    "half a lognormal": (lengths(dist="lognormal", median=5), ("classes", 0, "input", "lognormal"), "found median"),
-    "a mixed lognormal": (
-        lengths(dist="lognormal", median=5, sigma=2),
-        ("classes", 0, "input", "lognormal"),
-        "found median, sigma",
-    ),
-    "p99 below the median": (
-        lengths(dist="lognormal", median=5, p99=4),
-        ("classes", 0, "input", "lognormal"),
-        "p99 4 must be above",
-    ),
-    "a tail of all": (
-        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=1.0, alpha=2),
-        ("classes", 0, "input", "lognormal_pareto", "tail_share"),
-        "less than 1",
-    ),
-    "a tail beyond the bound": (
-        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=0.1, alpha=2, tail_from=500, max=400),
-        ("classes", 0, "input", "lognormal_pareto"),
+    "a tail beyond the bound": lengths(
+        "",
         "the tail starts at 500",
+        **{**LOGNORMAL, "dist": "lognormal_pareto"},
+        tail_share=0.1,
+        alpha=2,
+        tail_from=500,
+        max=400,
     ),
-    "a tail cut to nothing": (
-        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=0.1, alpha=0.01, tail_from=500, max=500),
-        ("classes", 0, "input", "lognormal_pareto"),
+    "a tail cut to nothing": lengths(
+        "",
         "less than 0.001 of the body or of the tail",
+        **{**LOGNORMAL, "dist": "lognormal_pareto"},
+        tail_share=0.1,
+        alpha=0.01,
+        tail_from=500,
+        max=500,
     ),
-    "empirical of nothing": (lengths(dist="empirical"), ("classes", 0, "input", "empirical"), "quantiles and values"),
-    "empirical of both": (
-        lengths(dist="empirical", values=[1], quantiles={0.0: 1, 1.0: 2}),
-        ("classes", 0, "input", "empirical"),
-        "quantiles and values",
-    ),
-    "one quantile": (
-        lengths(dist="empirical", quantiles={0.5: 9}),
-        ("classes", 0, "input", "empirical"),
-        "at least two",
-    ),
-    "percent": (
-        lengths(dist="empirical", quantiles={50: 9, 99: 20}),
-        ("classes", 0, "input", "empirical"),
-        "p99 is 0.99",
-    ),
-    "falling quantiles": (
-        lengths(dist="empirical", quantiles={0.5: 9, 0.9: 8}),
-        ("classes", 0, "input", "empirical"),
-        "9 at 0.5, but 8 at 0.9",
-    ),
-    "no values": (
-        lengths(dist="empirical", values=[]),
-        ("classes", 0, "input", "empirical", "values"),
-        "at least 1 item",
-    ),
-    "values out of bounds": (
-        lengths(dist="empirical", values=[5, 6], max=4),
-        ("classes", 0, "input", "empirical"),
-        "none of the values",
-    ),
-    "a quantile twice": (
-        lengths(dist="empirical", quantiles={"0.5": 9, 0.5: 10, 0.9: 11}),
-        ("classes", 0, "input", "empirical", "quantiles"),
-        "stands twice",
-    ),
-    "a quantile in words": (
-        lengths(dist="empirical", quantiles={"p50": 9, "p99": 20}),
-        ("classes", 0, "input", "empirical", "quantiles", "p50", "[key]"),
-        "valid number",
+    "empirical of nothing": lengths("", "quantiles and values", dist="empirical"),
+    "empirical of both": lengths("", "quantiles and values", dist="empirical", values=[1], quantiles={0.0: 1, 1.0: 2}),
+    "one quantile": lengths("", "at least two", dist="empirical", quantiles={0.5: 9}),
+    "percent": lengths("", "p99 is 0.99", dist="empirical", quantiles={50: 9, 99: 20}),
+    "falling quantiles": lengths("", "9 at 0.5, but 8 at 0.9", dist="empirical", quantiles={0.5: 9, 0.9: 8}),
+    "no values": lengths("values", "at least 1 item", dist="empirical", values=[]),
+    "values out of bounds": lengths("", "none of the values", dist="empirical", values=[5, 6], max=4),
+    "a quantile twice": lengths("quantiles", "stands twice", dist="empirical", quantiles={"0.5": 9, 0.5: 10, 0.9: 11}),
+    "a quantile in words": lengths(
+        "quantiles.p50.[key]", "valid number", dist="empirical", quantiles={"p50": 9, "p99": 20}
     ),
 }
 

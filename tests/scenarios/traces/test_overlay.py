@@ -12,7 +12,7 @@ from scenarios.schema.loader import load
 from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.overlay import followers_of, laid_over, units_of
 from simulator.errors import InputError
-from simulator.memory.block_keys import BlockKeys
+from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.workload import Workload
 from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 from tests.scenarios.traces.test_replay import SESSIONS
@@ -25,7 +25,7 @@ def keys(workload: Workload, row: int, size: int = 4) -> list[object]:
     return [BlockKeys(request, size, CHAINS)[block] for block in range(request.input_tokens // size)]
 
 
-CHAINS: dict[tuple[object, object], int] = {}
+CHAINS = Chains()
 
 
 @given(copies=st.floats(1.0, 9.0), shift_s=st.none() | st.floats(0.0, 500.0), seed=st.integers(0, 9))

@@ -16,22 +16,13 @@ from scenarios.validate.compare import STATISTICS, Validation, compare, measured
 from scenarios.validate.error_parts import diagnose, quiet_requests, slots_when_waiting
 from simulator.errors import InputError
 from tests.shared_data import shared
+from tests.traffic import one_class
 
 SERVER: dict[str, Any] = {
     "seed": 3,
     "hardware": {"num_gpu_blocks": 1500},
     "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 1e-4, "per_context_token_s": 1e-7},
-    "workload": {
-        "requests": 250,
-        "classes": [
-            {
-                "name": "chat",
-                "arrival": {"process": "poisson", "rate": 14},
-                "input": {"dist": "uniform", "min": 50, "max": 400},
-                "output": {"dist": "uniform", "min": 20, "max": 200},
-            }
-        ],
-    },
+    "workload": one_class(250, 14, (50, 400), (20, 200), name="chat"),
     "engine": {"policy": "chunked_prefill", "max_num_seqs": 24, "max_num_batched_tokens": 512},
 }
 

@@ -15,6 +15,7 @@ from scenarios.validate.compare import validate
 from scenarios.validate.front_end_estimate import estimate, running_at_first
 from simulator.results.records import Floats
 from tests.columns import as_floats
+from tests.traffic import one_class
 
 KNOWN = [(0.0058, 67e-6), (0.02, 0.0004), (0.001, 0.0002), (0.004, 0.0)]
 SERVER: dict[str, Any] = {
@@ -22,17 +23,7 @@ SERVER: dict[str, Any] = {
     "seed": 3,
     "hardware": {"num_gpu_blocks": 20_000},
     "cost": {"kind": "linear", "base_s": 0.008, "per_token_s": 3e-5, "per_context_token_s": 1e-7},
-    "workload": {
-        "requests": 400,
-        "classes": [
-            {
-                "name": "chat",
-                "arrival": {"process": "poisson", "rate": 14},
-                "input": {"dist": "uniform", "min": 50, "max": 400},
-                "output": {"dist": "uniform", "min": 20, "max": 300},
-            }
-        ],
-    },
+    "workload": one_class(400, 14, (50, 400), (20, 300), name="chat"),
     "engine": {"policy": "vllm", "max_num_seqs": 128, "max_num_batched_tokens": 2048},
 }
 

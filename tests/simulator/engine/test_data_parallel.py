@@ -19,6 +19,7 @@ from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.expert_parallel import LINKS, Exchange, ExpertParallelCost, link_of
 from simulator.workload import Workload
+from tests.columns import workload_of
 
 COST = Linear(0.01, 1e-4, 1e-7)
 
@@ -36,16 +37,7 @@ class Slowest:
 
 
 def workload(arrival_s: Sequence[float], inputs: Sequence[int], outputs: Sequence[int]) -> Workload:
-    count = len(arrival_s)
-    zeros = np.zeros(count, dtype=np.int64)
-    return Workload(
-        np.array(arrival_s, dtype=np.float64),
-        np.array(inputs),
-        np.array(outputs),
-        np.full(count, max(outputs)),
-        zeros,
-        zeros,
-    )
+    return workload_of(arrival_s, inputs, outputs)
 
 
 def random_workload(seed: int, count: int = 80) -> Workload:

@@ -11,6 +11,7 @@ import pytest
 
 import scenarios
 from simulator.fleet.draws import Draws
+from simulator.fleet.prompt_table import Stretch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import DynamoKv
@@ -62,7 +63,7 @@ def test_dynamo_counts_and_chooses_as_recorded(run: int) -> None:
             kind, shared, own, taken, counted, cached = seen
             request = asking(row, text(kind, shared, row, own))
             keys = router._table.keys(request)
-            known = router._cached(request, keys, fleet(0, 0, 0, 0))
+            known = router._cached(request, fleet(0, 0, 0, 0))
             assert list(known.values()) == cached
             booked = [router._of(number) for number in range(4)]
             tokens = [each.prefill_tokens + request.input_tokens - 16 * known[n] for n, each in enumerate(booked)]
@@ -73,6 +74,18 @@ def test_dynamo_counts_and_chooses_as_recorded(run: int) -> None:
             equals += costs.count(min(costs)) > 1
             router.book(request, keys, taken, known[taken])
     assert equals < 10, "most choices are no matter of chance"
+
+
+def test_dynamo_leaves_an_idle_replica_without_the_common_beginning_to_the_end() -> None:
+    router = load_router("dynamo_kv", {"knowledge": "approximate"})
+    assert isinstance(router, DynamoKv)
+    replicas, taken = fleet(0, 0, 0), []
+    for row in range(20):
+        taken.append(router.choose(asking(row, text(1, 64, row, 32)), replicas).index)
+        if row < 19:
+            router.ended(row)
+    assert len(set(taken)) == 1
+    assert router.choose(asking(20, text(1, 64, 20, 32)), replicas).index != taken[0]
 
 
 @pytest.mark.parametrize(("temperature", "drawn"), [(0.5, (323, 1004, 2673)), (1.0, (738, 1238, 2024))])
@@ -99,7 +112,7 @@ def test_what_dynamo_takes_to_be_cached_is_forgotten_in_time() -> None:
     found = []
     for row, now_s in ((1, 9.0), (2, 18.0), (3, 28.5)):
         request = asking(row, prompt)._replace(arrival_s=now_s)
-        found.append(router._cached(request, router._table.keys(request), replicas)[first.index])
+        found.append(router._cached(request, replicas)[first.index])
         if row == 1:
             router.book(request, router._table.keys(request), first.index, 4)  # used again: kept until 19 s
     assert found == [4, 4, 0]
@@ -110,7 +123,7 @@ def test_ray_names_the_replicas_that_its_own_code_names() -> None:
     assert isinstance(router, RayPrefixAware)
     for row, (kind, shared, own, unfinished, named, taken) in enumerate(recorded("ray_prefix_aware")["choices"]):
         request = asking(row, text(kind, shared, row, own))
-        keys = router._table.keys(request)
+        keys = router._table.stretches(request)
         replicas = fleet(*unfinished)
         assert [load.index for load in router.named(request, keys, replicas)] == named
         if named:
@@ -140,7 +153,7 @@ def test_sglang_evicts_at_intervals() -> None:
     assert router._table.size(0) == 32
     router.choose(asking(3, text(2, 16, 3, 0))._replace(arrival_s=10.0), fleet(0))
     assert router._table.size(0) == 20
-    assert router._table.longest(router._table.keys(asking(4, text(1, 16, 4, 0))))[0] == 4  # ends go first
+    assert router._table.longest(router._table.stretches(asking(4, text(1, 16, 4, 0))))[0] == 4  # ends go first
 
 
 def test_prefix_hash_bounds_the_load_of_a_popular_prefix() -> None:
@@ -219,9 +232,9 @@ def test_llm_d_remembers_as_many_blocks_as_a_replica_has() -> None:
     one = fleet(0, kv_utilization=(0.0,), num_blocks=(10,))
     prompt = asking(0, text(1, 11, 0, 0))
     router.choose(prompt, one)
-    keys = router._table.keys(prompt)
-    assert router._table.held(keys) == {}  # the first block of the prompt is the one that went
-    assert router._table.held(keys[1:]) == {0: 10}
+    ((text_of, start, stop),) = router._table.stretches(prompt)
+    assert router._table.held([Stretch(text_of, start, stop)]) == {}  # the first block of the prompt has gone
+    assert router._table.held([Stretch(text_of, start + 1, stop)]) == {0: 10}
 
 
 def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:

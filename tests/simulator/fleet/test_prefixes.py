@@ -9,6 +9,7 @@ import pytest
 from simulator.fleet.prompt_table import PromptTable
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
+from simulator.fleet.routers.sglang_cache_aware import FirstSenders
 from simulator.request import PromptContent, Request
 
 
@@ -90,27 +91,52 @@ def test_a_session_stays_and_few_move_when_a_replica_joins() -> None:
     assert len(alone) == 9, "requests without a session spread"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
-    """Every block of every prompt by replica, those used last kept; and what is kept of a prompt is its beginning."""
-    rng = random.Random(seed)
-    size, most = rng.choice([1, 2, 3]), rng.choice([2, 5, 1000])
-    table = PromptTable(size, most)
-    naive: dict[int, list[tuple[int, ...]]] = {}  # by replica, prefixes that end a block, used longest ago first
+def prompts(rng: random.Random, hashes: bool) -> list[Any]:
+    """60 requests of tokens or hashes, whose beginnings are often alike."""
+    made = []
     for row in range(60):
         tokens = [rng.randint(0, 2) for _ in range(rng.randint(1, 9))]
-        prefixes = [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
-        keys = table.keys(asking(row, tokens))
-        held = {n: sum(1 for p in prefixes if p in used) for n, used in naive.items()}
-        deepest = max(held.values(), default=0)
-        depth, numbers = table.longest(keys)
+        ask = asking(row, tokens)
+        if hashes:  # each names two tokens, and all before them
+            names = tuple(int("1" + "".join(map(str, tokens[:end])), 3) for end in range(2, len(tokens) + 2, 2))
+            ask = ask._replace(content=PromptContent(block_hashes=names, hash_block_size=2))
+        made.append((ask, tokens))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
+    """Every block of every prompt by replica, those used last kept, of a prompt its beginning or its end."""
+    rng = random.Random(seed)
+    hashes, keeps_ends = rng.random() < 0.5, rng.random() < 0.5
+    size, most = rng.choice([1, 2, 4] if hashes else [1, 2, 3]), rng.choice([2, 5, 1000])
+    table = PromptTable(size, most, keeps_ends=keeps_ends)
+    senders = FirstSenders()
+    first: dict[tuple[int, ...], int] = {}
+    naive: dict[int, list[tuple[int, ...]]] = {}  # by replica, prefixes that end a block, used longest ago first
+    for ask, tokens in prompts(rng, hashes):
+        prefixes = [tuple(tokens[: max(end, 2 * -(-end // 2) if hashes else end)])
+                    for end in range(size, len(tokens) + 1, size)]  # fmt: skip
+        if hashes:  # half of what a hash names: by its place
+            prefixes = [(*prefix, -place) for place, prefix in enumerate(prefixes)]
+        prompt = table.stretches(ask)
+        assert sum(stop - start for _, start, stop in prompt) == len(prefixes)
+        held = {n: [p in used for p in prefixes] for n, used in naive.items()}
+        known = [any(each) for each in zip(*held.values(), strict=True)]
+        deepest = known.index(False) if False in known else len(known)
+        depth, numbers = table.longest(prompt)
         assert depth == deepest
-        assert numbers == (sorted(n for n, d in held.items() if d == deepest) if deepest else [])
-        assert table.shares(keys) == {n: d for n, d in held.items() if d}
+        assert numbers == (sorted(n for n, has in held.items() if has[deepest - 1]) if deepest else [])
+        assert table.held(prompt) == {n: sum(has[:deepest]) for n, has in held.items() if any(has[:deepest])}
+        if not keeps_ends:
+            assert table.shares(prompt) == {n: sum(has) for n, has in held.items() if any(has)}
         number = rng.randint(0, 3)
-        table.add(keys, number)
+        table.add(prompt, number)
+        senders.add(prompt, number)
+        for block, prefix in enumerate(prefixes):
+            assert senders.of(prompt, block) == first.setdefault(prefix, number)
         used = naive.setdefault(number, [])
-        for prefix in reversed(prefixes):
+        for prefix in prefixes if keeps_ends else reversed(prefixes):
             if prefix in used:
                 used.remove(prefix)
             used.append(prefix)

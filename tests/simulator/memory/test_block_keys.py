@@ -12,7 +12,7 @@ from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import PromptContent, Request
 
 Keys = list[Hashable]
-NAMES: Chains = {}  # of all requests here
+NAMES = Chains()  # of all requests here
 
 
 def request(row: int, input_tokens: int, content: PromptContent | None = None, output_tokens: int = 1) -> Request:
@@ -98,7 +98,7 @@ def test_the_same_hash_of_another_place_is_another_key() -> None:
 @pytest.mark.parametrize(("hashed", "size"), [(512, 48), (48, 512), (8, 12)])
 def test_sizes_that_do_not_go_together(hashed: int, size: int) -> None:
     with pytest.raises(InputError, match="one must be a multiple of the other") as caught:
-        BlockKeys(request(3, 1024, hashes(hashed, 1, 2, 3)), size, {})
+        BlockKeys(request(3, 1024, hashes(hashed, 1, 2, 3)), size, Chains())
     assert f"r3 has hashes of {hashed}-token blocks" in str(caught.value)
     assert f"block_size = {size}" in str(caught.value)
 
@@ -109,7 +109,7 @@ def ids(prompt: list[int], answer: list[int] | None = None) -> PromptContent:
 
 def test_token_ids_are_chained() -> None:
     """The second block holds the same tokens, but not after the same first one."""
-    chains: Chains = {}
+    chains = Chains()
     ours = keys(0, 6, 2, ids([1, 2, 3, 4, 5, 6]), chains)
     theirs = keys(1, 6, 2, ids([9, 2, 3, 4, 5, 6]), chains)
     again = keys(2, 6, 2, ids([1, 2, 3, 4, 9, 9]), chains)
@@ -119,7 +119,7 @@ def test_token_ids_are_chained() -> None:
 
 def test_an_answer_goes_on_where_the_prompt_ended() -> None:
     """The next turn of a conversation finds the answer of the last, as far as whole blocks go."""
-    chains: Chains = {}
+    chains = Chains()
     turn = BlockKeys(request(0, 5, ids([1, 2, 3, 4, 5], [6, 7, 8]), 3), 2, chains)
     following = BlockKeys(request(1, 9, ids([1, 2, 3, 4, 5, 6, 7, 8, 9])), 2, chains)
     assert [turn[block] == following[block] for block in range(4)] == [True] * 4
@@ -128,7 +128,7 @@ def test_an_answer_goes_on_where_the_prompt_ended() -> None:
 
 def test_sources_do_not_mix() -> None:
     """A group, a hash, a row and a chain of tokens may have the same numbers, and are not the same content."""
-    chains: Chains = {}
+    chains = Chains()
     contents = [None, group("1", 4), hashes(4, 1), ids([1, 1, 1, 1])]
     made = [keys(1, 4, 4, content, chains)[0] for content in contents]
     assert len(set(made)) == len(made)
@@ -139,7 +139,7 @@ tokens = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 @given(one=tokens, other=tokens, size=st.integers(1, 4))
 def test_token_ids_share_exactly_their_common_prefix(one: list[int], other: list[int], size: int) -> None:
-    chains: Chains = {}
+    chains = Chains()
     # Asked for in any order, and the first request once more at the end.
     first = BlockKeys(request(0, len(one), ids(one)), size, chains)
     second = BlockKeys(request(1, len(other), ids(other)), size, chains)

@@ -48,7 +48,7 @@ def test_they_are_equal_where_keys_are(seed: int, size: int, make: object, lengt
     workload = make_workload([0.0] * len(lengths), [(length, 6) for length in lengths])
     contents = make(random.Random(seed), workload, size)  # type: ignore[operator] # one of four functions
     asking = [request(row, lengths[row], content) for row, content in enumerate(contents)]
-    chains: Chains = {}
+    chains = Chains()
     symbols: Symbols = {}
     keys = [BlockKeys(one, size, chains) for one in asking]
     pages = [PageKeys(one, size, symbols) for one in asking]

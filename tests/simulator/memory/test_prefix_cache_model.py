@@ -67,7 +67,7 @@ class CacheAndModel(RuleBasedStateMachine):
         self.size = size
         self.cache, self.model = PrefixCache(blocks, 0, size), NaiveCache(blocks)
         self.ledger = PrefixLedger(blocks, 0, size)
-        self.chains: Chains = {}
+        self.chains = Chains()
         self.requests: dict[int, Request] = {}
         self.keys: dict[int, BlockKeys] = {}
         self.tokens: dict[int, int] = {}  # of those who hold blocks

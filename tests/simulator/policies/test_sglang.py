@@ -21,6 +21,7 @@ from simulator.request import PromptContent, Request
 from tests.examples import examples
 from tests.hand import ONE_SECOND, Told, serve
 from tests.laws.scenarios import Memory, Scenario, make_workload, scenarios
+from tests.traffic import one_class
 
 sync = partial(Sglang, async_scheduling=False)
 
@@ -336,17 +337,7 @@ def test_keys_reach_the_policy() -> None:
     assert {key: getattr(found, key) for key in KEYS} == KEYS
 
 
-WORKLOAD = {
-    "requests": 40,
-    "classes": [
-        {
-            "name": "all",
-            "arrival": {"process": "poisson", "rate": 5},
-            "input": {"dist": "fixed", "value": 200},
-            "output": {"dist": "fixed", "value": 20},
-        }
-    ],
-}
+WORKLOAD = one_class(40, 5, 200, 20, name="all")
 
 
 @pytest.mark.parametrize(

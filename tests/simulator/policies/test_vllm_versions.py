@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 import scenarios
@@ -16,7 +15,7 @@ from simulator.policies.chunked_prefill.versions import VERSIONS
 from simulator.request import PromptContent
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
-from simulator.workload import Workload
+from tests.columns import workload_of
 from tests.hand import serve
 from tests.laws.scenarios import Memory
 from tests.scenarios.schema.test_scenario import scenario
@@ -66,18 +65,9 @@ def test_a_prompt_beyond_the_budget_let_others_pass() -> None:
 
 def cached_tokens(version: str) -> list[int]:
     """Four blocks; one after the other, and the last begins as the first."""
-    inputs = np.array([4, 3, 12, 8])
-    ones = np.ones(4, dtype=np.int64)
     shared = PromptContent(prefix_group="a", prefix_tokens=4)
-    workload = Workload(
-        arrival_s=np.array([0.0, 10.0, 20.0, 30.0]),
-        input_tokens=inputs,
-        output_tokens=ones,
-        max_tokens=ones,
-        priority=ones,
-        class_index=0 * ones,
-        content=[shared, None, None, shared],
-    )
+    content = [shared, None, None, shared]
+    workload = workload_of([0.0, 10.0, 20.0, 30.0], [4, 3, 12, 8], 1, priority=1, content=content)
     run = simulate(
         workload,
         make_policy=lambda: ChunkedPrefill(8, 64, version=version),

@@ -12,18 +12,9 @@ from simulator.policies import built_in_policies, server_of
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
 from simulator.timing.linear_cost import Linear
+from tests.traffic import one_class
 
-WORKLOAD = {
-    "requests": 20,
-    "classes": [
-        {
-            "name": "a",
-            "arrival": {"process": "poisson", "rate": 20},
-            "input": {"dist": "fixed", "value": 100},
-            "output": {"dist": "fixed", "value": 20},
-        }
-    ],
-}
+WORKLOAD = one_class(20, 20, 100, 20)
 LINEAR = "cost={kind: linear, base_s: 0.01, per_token_s: 0, per_context_token_s: 0}"
 STEP = StepShape(8, 800)
 

@@ -5,10 +5,12 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.writers.accuracy import __main__ as gate
+from docs.writers.accuracy.recipes import recipe_of
 from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of, share_of_peak
 from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse, write_rows
 
@@ -99,7 +101,7 @@ def test_a_run_has_the_flags_of_its_script(
 
 def test_tensorrt_llm_waits_for_prompts_where_the_script_says_so() -> None:
     row = replace(ROW, engine="trtllm", isl=1024, osl=1024)
-    assert row.late_steps == 20.0
+    assert row.late_steps == pytest.approx(20 * (1 + 4 * 20 / 922 / 2) / (1 + 4 * 20 / 922), rel=1e-3)
     assert replace(row, tensor_parallel=8).late_steps == replace(row, osl=8192).late_steps == 0.0
 
 
@@ -151,3 +153,16 @@ def test_users_of_fixed_lengths_drift_apart() -> None:
     in_step = scenario_of(replace(ROW, engine="sglang", isl=1024, osl=1000))
     assert in_step is not None
     assert in_step["workload"]["classes"][0]["output"] == {"dist": "fixed", "value": 1000}
+
+
+@pytest.mark.parametrize(
+    ("changed", "graphs"),
+    [
+        ({}, True), ({"concurrency": 32}, False), ({"measured": "2025-11-02"}, False),
+        ({"precision": "fp4"}, False), ({"precision": "fp4", "moe_expert": 8}, True),
+    ],
+)  # fmt: skip
+def test_graphs_hold_the_prompts_where_the_script_asks_for_them(changed: dict[str, Any], graphs: bool) -> None:
+    row = replace(ROW, engine="trtllm", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", isl=1024, osl=1024)
+    row = replace(row, concurrency=64, measured="2026-02-03")
+    assert (recipe_of(replace(row, **changed)).captured is not None) is graphs
