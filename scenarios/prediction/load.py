@@ -3,14 +3,15 @@
 A step takes a fixed time, a time for each decode and one for each prompt token: `Load` fits the three to a run's steps.
 With so many requests a second, the work of all is a share `busy` of the time; the fixed part is needed as often as a
 full batch would need it. Where steps take f times as long, a batch grows until it is served again: decodes take
-f (1 - busy) / (1 - f busy) times as long, at most as long as in a full batch. Above f busy = 1 the queue grows.
+f (1 - busy) / (1 - f busy) times as long, at most as long as in a full batch: of as many requests as have slots, and as
+the KV cache holds. Above f busy = 1 the queue grows.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.results.records import Records
+from simulator.results.records import Ints, Records
 
 MOST_ROWS = 20_000  # of a run's steps: evenly spaced ones stand for more
 FULL = 0.98  # a server that is busy so long serves no more
@@ -58,6 +59,7 @@ def load_of(records: Records, slots: int) -> Load | None:
     repeat = rows.repeat[some].astype(float)
     step_s = (rows.end_s[some] - rows.start_s[some]) / repeat
     work = np.column_stack([np.ones(len(some)), rows.decoding[some], rows.prefill_tokens[some]]).astype(float)
+    slots = max(1, min(slots, _held_by_memory(records, some)))
     weight = np.sqrt(repeat)
     found, *_ = np.linalg.lstsq(work * weight[:, None], step_s * weight, rcond=None)
     fixed_s, decode_s, token_s = np.maximum(found, 0.0).tolist()
@@ -67,3 +69,13 @@ def load_of(records: Records, slots: int) -> Load | None:
     rate = len(arrival_s) / span_s
     alone_s = fixed_s * decodes / len(arrival_s)
     return Load(needed_s / (span_s * records.replicas), span_s, slots * records.replicas, rate, alone_s)
+
+
+def _held_by_memory(records: Records, some: Ints) -> int:
+    """Return how many requests like those of the fullest of `some` steps the KV cache of one replica holds at once."""
+    rows = records.rows
+    used = records.step_used_blocks[np.cumsum(rows.repeat)[some] - 1]
+    fullest = (used >= 0.9 * used.max()) & (used > 0)
+    if not fullest.any():
+        return MOST_ROWS
+    return int(np.median(rows.running[some][fullest] * (records.num_blocks / used[fullest])))

@@ -51,8 +51,8 @@ _MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16),
   to them**: {} %, and {:+.1f} % on average. Experts are priced by Marlin's kernels, which the public script of these
   servers selects. There are no rows of Marlin for this model on H200, so those of other models are taken. By Triton's
   kernels, the default of vLLM 0.19, the error would be {} % ({:+.1f} %). The error rises with concurrency from below 0
-  to above 0, for two reasons: Marlin's least time is that of other models, and tokens choose experts evenly here, but a
-  trained gate uses fewer experts."""
+  to above 0, for two reasons: Marlin's least time is that of other models, and small batches choose experts evenly
+  here, but a trained gate uses fewer experts."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} with concurrency above 16. Two
   constants for the host are fitted to the others (below). `host:` takes 1.3 ms and 72 microseconds for a server that
   schedules synchronously. These were fitted in the same way, to kernels that were timed with a warm cache."""
@@ -63,10 +63,11 @@ _NOT_MODELLED = """## What is not modelled
   10 microseconds for each token of the prompt (6 of Llama 3 and gpt-oss). `batchlab validate` estimates the first two
   from a log, and adds them if the latencies of the log are the client's. An overloaded front end, which delays every
   token, is not modelled.
-- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** The time of sliding
-  windows is priced if tables have it; the KV cache keeps whole contexts.
-- **The preferences of a trained gate.** Tokens choose experts evenly. A real gate prefers some experts. So small
-  batches read fewer experts from memory, and one rank may get more than its share. `cost.expert_load` has other loads.
+- **Structured output.** Drafts, LoRA, images and pipelines are modelled, and hold to vLLM's own decisions; but none of
+  the runs on this page has them, so nothing here says how good their times are.
+- **The preferences of a trained gate.** Up to 16 tokens an expert, tokens choose experts evenly; beyond, by the gentle
+  power law of the tables where that takes longer. A real gate prefers some experts: small batches read fewer experts
+  from memory, and one rank may get more than its share. `cost.expert_load` has other loads.
 - **Disturbances**: garbage collection, other tenants, thermal limits, clocks that fall under load. Two runs of one
   server differ by about one per cent, so this may cause an error of a few per cent.
 - **Start-up.** Compilation and graph capture are over, and caches of kernels are warm. Prefix caches start empty.

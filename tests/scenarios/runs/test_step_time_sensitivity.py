@@ -20,12 +20,12 @@ from tests.command import batchlab
 from tests.traffic import one_class
 
 
-def server(utilisation: float, **workload: Any) -> Result:
+def server(utilisation: float, requests: int = 1500, **workload: Any) -> Result:
     """One slot, 0.1 s a request: an M/D/1 queue."""
     data = {
         "name": "server",
         "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0},
-        "workload": one_class(1500, 10 * utilisation, 10, 10, **workload),
+        "workload": one_class(requests, 10 * utilisation, 10, 10, **workload),
         "engine": {"policy": "vllm", "max_num_seqs": 1},
     }
     return scenarios.run(data)

@@ -4,13 +4,18 @@ import re
 
 import pytest
 
+from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
 from scenarios.schema.scenario import Hardware, Scenario
 from scenarios.schema.vllm_names import BELONGS, where
 from simulator.errors import InputError
 from tests.scenarios.schema.test_scenario import scenario
 
-SECTIONS = {"hardware": set(Hardware.model_fields), "engine": {*ENGINE_KEYS, *DECLARED}}
+SECTIONS = {
+    "hardware": set(Hardware.model_fields),
+    "engine": {*ENGINE_KEYS, *DECLARED},
+    "cost": set(ProfileCostConfig.model_fields),
+}
 
 
 @pytest.mark.parametrize("argument", BELONGS)
