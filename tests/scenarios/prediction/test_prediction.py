@@ -85,6 +85,14 @@ def test_longer_steps_do_what_a_run_with_them_does(rate: float, factor: float) -
     assert found.decodes(factor, decode_s[0]) * decode_s[0] == pytest.approx(decode_s[1], rel=0.35)
 
 
+def test_no_more_run_at_once_than_the_cache_holds() -> None:
+    """A request of 500 and 100 tokens takes 32 to 38 blocks, so 800 hold some 22 of them and not 128."""
+    small = load(scenario({"process": "poisson", "rate": 15}, hardware={"gpu": "h100", "num_gpu_blocks": 800}))
+    found = load_of(run(small).records, 128)
+    assert found is not None
+    assert 20 <= found.slots <= 26
+
+
 def test_residuals_are_wider_where_less_is_known() -> None:
     held = shipped_residuals()
     names = strata_names("vllm", 20.0)
