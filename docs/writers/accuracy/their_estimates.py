@@ -48,7 +48,7 @@ def asked(run: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def estimate(run: Mapping[str, Any]) -> tuple[float, float] | None:
     """TTFT and TPOT in ms; None for a run that aiconfigurator does not price."""
-    from aiconfigurator.cli.api import cli_estimate  # type: ignore[import-not-found]
+    from aiconfigurator.cli.api import cli_estimate  # type: ignore[import-not-found] # not installed with ours
 
     model, precisions = asked(run)
     if not any(name in model for name in _DENSE):
