@@ -59,7 +59,7 @@ def load_of(records: Records, slots: int) -> Load | None:
     repeat = rows.repeat[some].astype(float)
     step_s = (rows.end_s[some] - rows.start_s[some]) / repeat
     work = np.column_stack([np.ones(len(some)), rows.decoding[some], rows.prefill_tokens[some]]).astype(float)
-    slots = max(1, min(slots, _held_by_memory(records, some)))
+    slots = _most_at_once(records, some, slots)
     weight = np.sqrt(repeat)
     found, *_ = np.linalg.lstsq(work * weight[:, None], step_s * weight, rcond=None)
     fixed_s, decode_s, token_s = np.maximum(found, 0.0).tolist()
@@ -71,11 +71,12 @@ def load_of(records: Records, slots: int) -> Load | None:
     return Load(needed_s / (span_s * records.replicas), span_s, slots * records.replicas, rate, alone_s)
 
 
-def _held_by_memory(records: Records, some: Ints) -> int:
-    """Return how many requests like those of the fullest of `some` steps the KV cache of one replica holds at once."""
+def _most_at_once(records: Records, some: Ints, slots: int) -> int:
+    """Return how many requests like those of the fullest of `some` steps one replica holds: by slots and KV blocks."""
     rows = records.rows
-    used = records.step_used_blocks[np.cumsum(rows.repeat)[some] - 1]
+    used = records.step_used_blocks[rows.first_step[some] + rows.repeat[some] - 1]
     fullest = (used >= 0.9 * used.max()) & (used > 0)
     if not fullest.any():
-        return MOST_ROWS
-    return int(np.median(rows.running[some][fullest] * (records.num_blocks / used[fullest])))
+        return slots
+    held = np.median(rows.running[some][fullest] * (records.num_blocks / used[fullest]))
+    return max(1, min(slots, int(held)))

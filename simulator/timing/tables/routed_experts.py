@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.division import cdiv
 from simulator.errors import InputError
 from simulator.hardware.models import EXPERT_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
@@ -124,7 +125,8 @@ def find_experts(
         base, said = GENTLE, f"{GENTLE} loads, for balanced ones were not measured"
     cell = cell_of(model, tensor, expert)
     if backend == "marlin" and precision == "mxfp4":
-        cell = cell._replace(hidden=-(-cell.hidden // MARLIN_N) * MARLIN_N, width=-(-cell.width // MARLIN_K) * MARLIN_K)
+        hidden, width = cdiv(cell.hidden, MARLIN_N) * MARLIN_N, cdiv(cell.width, MARLIN_K) * MARLIN_K
+        cell = cell._replace(hidden=hidden, width=width)
     known = cells.get((cell, precision))
     if known is not None and base in known.log_us:
         log_us, how, kernel = _filled(tables, cell, precision, known, base), MEASURED, known.kernel
