@@ -77,6 +77,10 @@ class ArrivingRequest(NamedTuple):
     lora: str | None
     images: tuple[Image, ...]
 
+    def prompt(self) -> "Request":
+        """A request with this prompt, of whose answer nothing is known."""
+        return Request._make((*self[:4], 1, *self[4:], None))
+
 
 class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.

@@ -27,7 +27,7 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
         state.tree.make_room(use[-2] - used + state.batch.size)  # as before each of these steps
     if use[-1] > used:
         blocks.grow(use[-1] - used, _growers(state, 1, steps) if state.has_block_ids else ())
-    if state.cache is not None:
+    if state.cache is not None and (state.fills is None or state.rejoined):
         enter_decoded(state, state.cache, 1, steps)
     return use
 

@@ -46,6 +46,14 @@ class Replica:
     asynchronous scheduling; None without it. `plan` is the last plan.
     """
 
+    __slots__ = (
+        "_ask", "_asks_below", "_budget", "_cut_by_arrivals", "_decisions", "_decode_run_s", "_execute_step",
+        "_frees_late", "_gone", "_in_order", "_overlaps", "_ranks_when_tried", "_records", "_skips_empty",
+        "_slots_by_step", "_step_s", "_streams", "_timeless", "_unchanged", "_view", "_viewer",
+        "_whole_prompt", "aborts", "changed", "completion", "first_tokens", "has_listener", "imports",
+        "index", "late", "load", "plan", "progress", "state",
+    )  # fmt: skip
+
     def __init__(self, parts: ReplicaParts) -> None:
         index, recorder, traits = parts.index, parts.recorder, parts.executor.traits
         records = recorder.replicas[index]

@@ -36,6 +36,10 @@ class ReplicaLoad:
         """Let `used_blocks` say how many blocks are in use."""
         self._used_blocks = used_blocks
 
+    def know_cached(self, cached_tokens: Callable[[ArrivingRequest], int]) -> None:
+        """Let `cached_tokens` say how much of a prompt is cached."""
+        self._cached_tokens = cached_tokens
+
     @property
     def num_waiting(self) -> int:
         """Requests waiting, those included that are still with another replica."""

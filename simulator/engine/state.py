@@ -53,6 +53,15 @@ class ReplicaState:
     `requests` has every unfinished request by row, with its answer: whatever a policy is given must not lead here.
     """
 
+    __slots__ = (
+        "_clock", "_keeps_finished", "_max_num_seqs", "_num_placed", "_takes_whole_prompt", "_unknown",
+        "adapters", "batch", "blocks", "cache", "caps", "companion", "count_more", "cut", "decode_clock",
+        "enters_late", "fills", "has_block_ids", "held", "late_frees", "lives", "looks_at_queue",
+        "max_num_batched_tokens", "num_admitted", "num_leaving", "num_swapped", "orders_blocks", "paused",
+        "policy", "prefilling", "ranked", "records", "refuses", "rejoined", "requests", "requeues", "running",
+        "slots_by_step", "streams", "swappable", "traits", "tree", "unseen", "waiting",
+    )  # fmt: skip
+
     def __init__(
         self, clock: Clock, policy: Policy, blocks: KVBlocks, block_size: int, records: ReplicaRecorder
     ) -> None:
@@ -133,10 +142,8 @@ class ReplicaState:
         """Leading tokens of an arriving request's prompt that the prefix cache holds."""
         if self.cache is None:
             return 0
-        known = request.row in self.requests
-        whole = Request._make((*request[:4], 1, *request[4:], None))  # only the prompt counts
-        hits, _ = self.cache.hits(whole, request.input_tokens)
-        if not known:
+        hits, _ = self.cache.hits(request.prompt(), request.input_tokens)
+        if request.row not in self.requests:
             self.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
         return hits * self.batch.block_size
 
@@ -254,6 +261,8 @@ class ReplicaState:
     def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
         """Pause exactly these decoding requests for the step; returns whether that is a change."""
         self.rejoined = ()
+        if not paused and not self.paused:
+            return False
         now = tuple([self._live(view, (DECODING,)) for view in paused])
         if now == self.paused:
             return False

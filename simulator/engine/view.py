@@ -127,11 +127,14 @@ class Viewer:
 
     def look_again(self, step_tokens: int, scheduled: Sequence[ScheduledChunk], *, decodes: bool) -> None:
         """Show the replica after the first parts of the step's plan, which scheduled these chunks, and the decodes."""
-        # The requests that this part admitted have not been in a step yet.
-        view = self.view
-        seen = self._num_admitted, view.admitted_tick
-        self.look(view.now_s, sorts=False)
-        self._num_admitted, view.admitted_tick = seen
+        state, view = self._state, self.view
+        if state.paused or len(state.running) - len(state.prefilling) - state.num_leaving != view.num_decoding:
+            # The requests that this part admitted have not been in a step yet.
+            seen = self._num_admitted, view.admitted_tick
+            self.look(view.now_s, sorts=False)
+            self._num_admitted, view.admitted_tick = seen
+        else:  # admissions take blocks, and change nothing else that is looked at
+            view.num_free_blocks = state.blocks.num_free
         view.step_tokens = step_tokens
         self._scheduled = scheduled
         self._decodes_now = decodes

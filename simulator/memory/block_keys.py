@@ -9,12 +9,15 @@ import sys
 from collections.abc import Hashable
 from typing import Final, cast
 
+from simulator.division import cdiv
 from simulator.errors import InputError
 from simulator.request import PromptContent, Request
 
 _Tokens = tuple[Hashable, ...]
 Parts = tuple[_Tokens, _Tokens]  # the tokens of a prompt and its answer; to join them would touch every one
-_Text = tuple[int, int, Parts]  # the key of its first block, the place behind its last, and what it is a part of
+Stretch = tuple[int, int, int]  # a text, and the places of a sequence from and up to which it goes on with that
+# The key of its first block, the place behind its last, what it is a part of, and where another went on otherwise.
+_Text = tuple[int, int, Parts, int]
 
 
 class Chains:
@@ -45,33 +48,50 @@ class Chains:
         """The keys of `stop` blocks of tokens behind `key`: as far as texts go that are there, and then a text more."""
         found: list[range] = []
         texts = self.texts
+        prompt = parts[0]
+        length = len(prompt)
         place = 0
         while place < stop:
-            first = key, _cut(parts, place * size, (place + 1) * size + lookahead)
+            start = place * size
+            end = start + size + lookahead
+            first = key, prompt[start:end] if end <= length else _cut(parts, start, end)
             text = texts.get(first)
             if text is None:
                 number = self.after(stop - place)
-                texts[first] = number, stop, parts
+                texts[first] = number, stop, parts, 0
                 found.append(range(number, number + stop - place))
                 break
-            number, end, other = text
-            if stop < end:
-                end = stop
-            begun = place
-            place += 1
-            step = 1  # so many blocks are compared at once
-            while place < end:
-                middle = place + step if place + step < end else end
-                start, behind = place * size, middle * size + lookahead
-                if _cut(parts, start, behind) == _cut(other, start, behind):
-                    place = middle
-                    step *= 2
-                else:
-                    end = middle - 1
-                    step = (end - place + 1) // 2
-            found.append(range(number, number + place - begun))
-            key = number + place - begun - 1
+            number, end, other, left = text
+            most = end if end < stop else stop
+            same = place + 1
+            if same < most:
+                same = _common(parts, other, same, most, size, lookahead)
+            if same == left < most:  # many do: the text is cut here, and its beginning compared at once
+                texts[first] = number, same, other, 0
+                tail = number + same - place
+                texts[tail - 1, _cut(other, same * size, (same + 1) * size + lookahead)] = tail, end, other, 0
+            elif same < most:
+                texts[first] = number, end, other, same
+            key = number + same - place - 1
+            if found and found[-1].stop == number:
+                number = found.pop().start
+            found.append(range(number, key + 1))
+            place = same
         return found
+
+
+def _common(parts: Parts, other: Parts, place: int, end: int, size: int, lookahead: int) -> int:
+    """The first block from `place` on that differs; `end` if none does before it."""
+    step = end - place  # so many blocks are compared at once
+    while place < end:
+        middle = place + step
+        start, behind = place * size, middle * size + lookahead
+        if _cut(parts, start, behind) == _cut(other, start, behind):
+            place = middle
+        else:
+            end = middle - 1
+        step = (end - place + 1) // 2
+    return place
 
 
 def _cut(parts: Parts, start: int, stop: int) -> _Tokens:
@@ -111,8 +131,8 @@ class BlockKeys:
         "_request",
         "_row",
         "_size",
+        "_stretches",
         "_tokens",
-        "conversation",
         "num_shared",
         "tells_answer",
     )
@@ -126,15 +146,13 @@ class BlockKeys:
         self._request = request
         self._tokens: Parts = (), ()
         self._blocks_a_hash = 0  # 0: they take more than a division to find
-        self.conversation: str | None = None  # whose keys it may share
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
+        self._stretches: list[Stretch] | None = None
         self.num_shared = num_shared_blocks(request, block_size, lookahead)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
         if content is not None and content.prompt_token_ids:
             self._tokens = _tokens(request, content, block_size)
-        elif content is not None and not content.block_hashes:
-            self.conversation = content.conversation
-        elif content is not None and not lookahead and request.lora is None:
+        elif content is not None and content.block_hashes and not lookahead and request.lora is None:
             self._blocks_a_hash = content.hash_block_size // block_size
 
     def __getitem__(self, block: int) -> Hashable:
@@ -156,6 +174,44 @@ class BlockKeys:
         else:
             for part in self.ranges(start, stop):
                 known += part
+
+    def stretches(self) -> list[Stretch]:
+        """The shared blocks as parts of texts: equal content has an equal place in an equal text, and no other has."""
+        found = self._stretches
+        if found is None:
+            found = self._stretches = []
+            if self.num_shared:
+                self._find_stretches(found)
+        return found
+
+    def _find_stretches(self, found: list[Stretch]) -> None:
+        content, size, shared = self._request.content, self._size, self.num_shared
+        assert content is not None
+        each = 1
+        if content.prompt_token_ids:
+            ranges = self.ranges(0, shared)
+        elif content.block_hashes and not self._lookahead:  # hashes are a text, too
+            hash_size = content.hash_block_size
+            each = max(1, hash_size // size)
+            step = max(1, size // hash_size)
+            names = content.block_hashes[step - 1 :: step]
+            ranges = self._chains.follow((self._request.lora,), (names, ()), cdiv(shared, each), 1)
+        else:
+            for kind, name, start, stop in stretches(self._request, size, 0, shared, self._lookahead):
+                found.append((self._chains.named(kind, name), start, stop))
+            return
+        place = 0
+        for part in ranges:
+            stop = min(place + len(part) * each, shared)
+            found.append((part.start - place, place, stop))
+            place = stop
+
+    def text_at(self, place: int) -> Stretch | None:
+        """The part of a text that a block lies in; None for a request's own."""
+        for stretch in self.stretches():
+            if place < stretch[2]:
+                return stretch
+        return None
 
     def ranges(self, start: int, stop: int) -> list[range]:
         """The keys of the shared blocks from `start` to before `stop`; of token ids those of all."""

@@ -1,25 +1,117 @@
-"""Runs of KV blocks, and the queue in which those that no request uses come to be allocated anew."""
+"""Runs of KV blocks: those of a request, those that serve a text, and the queue of those that no request uses."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 
 class BlockRun:
     """Blocks at consecutive places of a sequence, from `start` on, which the same requests use.
 
-    `keys` are those of their content; without keys it is the content of the request `row` alone, or nothing is known
-    of it. `rest` is what a use of the run goes on with that began before its end was split off.
+    `text` names their content (`BlockKeys.stretches`); with 0 it is that of the request `row` alone, or nothing is
+    known of it. A run that `serves` was the first to have its content, and `following` is the next such run of the
+    text. `rest` is what a use of the run goes on with that began before its end was split off.
     """
 
-    __slots__ = ("after", "before", "keys", "references", "rest", "row", "size", "start")
+    __slots__ = ("after", "before", "following", "references", "rest", "row", "serves", "size", "start", "text")
 
-    def __init__(self, row: int, start: int, size: int, keys: list[Hashable] | None = None) -> None:
+    def __init__(self, row: int, start: int, size: int, text: int = 0) -> None:
         self.row = row
         self.start = start
         self.size = size
-        self.keys = keys
+        self.text = text
+        self.serves = False
         self.references = 0
+        self.following: BlockRun | None = None
         self.rest: BlockRun | None = None
         self.before = self.after = self  # in the queue
+
+
+class RequestBlocks:
+    """The leading blocks of one request that have entered the cache: `entered`, of which `runs` hold the first `held`.
+
+    A run counts from its start to that of the next. Behind them come blocks that are the request's own.
+    """
+
+    __slots__ = ("entered", "held", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[BlockRun] = []
+        self.held = 0
+        self.entered = 0
+
+    def parts(self) -> list[BlockRun]:
+        """The runs, with what was split off them since: a list that is not to be changed."""
+        place = 0
+        for run in self.runs:
+            if run.start != place:
+                break
+            place += run.size
+        if place == self.held:
+            return self.runs
+        parts = []
+        place = 0
+        stops = [run.start for run in self.runs[1:]]
+        for run, stop in zip(self.runs, [*stops, self.held], strict=False):
+            part: BlockRun | None = run
+            while part is not None and place < stop:
+                parts.append(part)
+                place = part.start + part.size
+                part = part.rest
+        return parts
+
+
+class ServingRuns:
+    """By text, the runs that are found there: no two have the same place."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self) -> None:
+        self._first: dict[int, BlockRun] = {}
+
+    def behind(self, text: int, place: int) -> BlockRun | None:
+        """The first run of a text that ends behind this place."""
+        run = self._first.get(text)
+        while run is not None and run.start + run.size <= place:
+            run = run.following
+        return run
+
+    def add(self, run: BlockRun) -> None:
+        """Let a run serve its text."""
+        run.serves = True
+        other = self._first.get(run.text)
+        if other is None or run.start < other.start:
+            run.following = other
+            self._first[run.text] = run
+            return
+        while other.following is not None and other.following.start < run.start:
+            other = other.following
+        run.following, other.following = other.following, run
+
+    def remove(self, run: BlockRun) -> None:
+        """Let a run serve no longer."""
+        other = self._first[run.text]
+        if other is not run:
+            while other.following is not run:
+                assert other.following is not None
+                other = other.following
+            other.following = run.following
+        elif run.following is None:
+            del self._first[run.text]
+        else:
+            self._first[run.text] = run.following
+
+    def checked(self) -> list[BlockRun]:
+        """All runs; AssertionError unless they are apart."""
+        found: list[BlockRun] = []
+        for text, first in self._first.items():
+            run: BlockRun | None = first
+            place = 0
+            while run is not None:
+                assert (run.text, run.serves) == (text, True), "cache differs from the texts"
+                assert place <= run.start, "serving runs are not apart"
+                place = run.start + run.size
+                found.append(run)
+                run = run.following
+        return found
 
 
 class FreeRuns:
@@ -46,7 +138,15 @@ class FreeRuns:
         return self._ends.before
 
     def append(self, run: BlockRun) -> None:
-        self.put(run, self._ends)
+        """Put a run to the end; if what follows it in its text is the last there, they become one."""
+        ends = self._ends
+        last = ends.before
+        if run.serves and last is run.following and last.start == run.start + run.size:
+            run.size += last.size
+            run.following = last.following
+            last = last.before
+        run.before, run.after = last, ends
+        last.after = ends.before = run
 
     def put(self, run: BlockRun, after: BlockRun) -> None:
         """Put a run before the run `after`."""

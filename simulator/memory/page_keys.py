@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable
+from itertools import accumulate
 from typing import TypeAlias
 
 from simulator.memory.block_keys import num_shared_blocks, stretches
@@ -48,3 +49,8 @@ class PageKeys:
                     pages.extend(range(base + first, base + end))
             pages.extend(range(self._own + len(pages), self._own + count))
         return pages[:count]
+
+
+def chained(pages: Pages) -> list[Hashable]:
+    """A name for each page of a sequence, which says what comes before it, too."""
+    return list(accumulate(pages, lambda before, page: hash((before, page))))

@@ -7,7 +7,7 @@ used block, and the tail of a sequence before its head.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from simulator.memory.blocks import BlockTables, OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
@@ -32,6 +32,7 @@ class PrefixCache:
         self._blocks: dict[Hashable, dict[int, None]] = {}
         self._entered: dict[int, int] = {}  # row -> leading blocks of its table that have entered the cache
         self.keys = RequestKeys(block_size)
+        self.tell: Callable[[list[Hashable], int], None] | None = None  # of blocks that enter, 1, or are forgotten, -1
 
     shares_blocks = True
 
@@ -70,6 +71,10 @@ class PrefixCache:
         used = Counter(block for row in rows for block in self.tables.get(row, ()))
         return sum(count == self.references[block] for block, count in used.items())
 
+    def names(self, request: Request, blocks: int) -> list[Hashable]:
+        """See `PrefixLedger.names`."""
+        return self.keys.of(request).first(blocks)[:blocks]
+
     # Taking
 
     def take_hits(self, request: Request, blocks: int) -> None:
@@ -107,6 +112,8 @@ class PrefixCache:
             block, key = table[place], keys[place]
             self._key[block] = key
             self._blocks.setdefault(key, {})[block] = None
+            if self.tell is not None:
+                self.tell([key], 1)
         self._entered[request.row] = full_blocks
 
     def settle(self, rows: Iterable[int]) -> None:
@@ -165,6 +172,8 @@ class PrefixCache:
         self._key[block] = None
         same = self._blocks[key]
         del same[block]
+        if self.tell is not None:
+            self.tell([key], -1)
         if not same:
             del self._blocks[key]
 

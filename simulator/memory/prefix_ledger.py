@@ -6,55 +6,17 @@ are used and come free together, and blocks with content that no other request c
 those of a preempted request, which may come back for its own.
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from itertools import repeat
 
-from simulator.memory.free_runs import BlockRun, FreeRuns
+from simulator.memory.block_keys import Stretch
+from simulator.memory.free_runs import BlockRun, FreeRuns, RequestBlocks, ServingRuns
 from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
-from simulator.request_state import RequestState
-
-
-def _nothing(keys: Iterable[Hashable]) -> None:
-    """All that is full has entered."""
-
 
 _Held = tuple[BlockRun, int, int]  # a run, and the places of a sequence from and up to which it is found there
 _NOBODY = -1  # the row of runs that no request will look for
-
-
-class RequestBlocks:
-    """The leading blocks of one request that have entered the cache: `entered`, of which `runs` hold the first `held`.
-
-    A run counts from its start to that of the next. Behind them come blocks that are the request's own.
-    """
-
-    __slots__ = ("entered", "held", "runs")
-
-    def __init__(self) -> None:
-        self.runs: list[BlockRun] = []
-        self.held = 0
-        self.entered = 0
-
-    def parts(self) -> list[BlockRun]:
-        """The runs, with what was split off them since: a list that is not to be changed."""
-        for run in self.runs:
-            if run.rest is not None:
-                break
-        else:
-            return self.runs
-        parts = []
-        place = 0
-        stops = [run.start for run in self.runs[1:]]
-        for run, stop in zip(self.runs, [*stops, self.held], strict=False):
-            part: BlockRun | None = run
-            while part is not None and place < stop:
-                parts.append(part)
-                place = part.start + part.size
-                part = part.rest
-        return parts
 
 
 class PrefixLedger:
@@ -70,102 +32,106 @@ class PrefixLedger:
         self._empty = num_blocks  # free blocks in front of the queue that hold nothing
         self._free = FreeRuns()
         self._tables: dict[int, RequestBlocks] = {}
-        self._serving: dict[Hashable, BlockRun] = {}  # key -> the run with the first block of it to have entered
-        self._others: defaultdict[Hashable, list[BlockRun]] = defaultdict(list)  # the same of later ones, in order
+        self._serving = ServingRuns()
+        self._others: dict[int, list[BlockRun]] = {}  # text -> later ones with content that is served, as they entered
         self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
+        self._asked, self._shared = _NOBODY, 0  # the row of the request at hand, and its blocks that others may have
+        self._stretches: list[Stretch] = []
         self._changes = 0  # of what is cached, and where
         self._looked = (_NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
         self._most = self._reached = 0
         self._held: list[_Held] = []
         self.keys = RequestKeys(block_size)
-        # Requests of which more is full than has entered, by their conversation or the key of their next block; `fill`
-        # lets it enter.
-        self.unfilled: dict[Hashable, list[RequestState]] = {}
-        self.fill: Callable[[Iterable[Hashable]], None] = _nothing
+        self.unfilled: Mapping[int, object] = {}  # texts of which more may be full than has entered; `fill` lets it
+        self.fill: Callable[[int, int], None]
+        self.tell: Callable[[list[Hashable], int], None] | None = None  # of blocks that enter, 1, or are forgotten, -1
 
     # Looking
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses."""
+        if request.content is None and not self._own:
+            return 0, 0
         most = (num_tokens - self.keys.behind) // self.block_size
-        known = self.keys.of(request).first(most)
-        if self.unfilled:
-            self._fill(request.row, known[:most])
-        found = unused = 0
-        shared = most if most < len(known) else len(known)
-        for holder, start, stop in self._holders(request.row, known, shared):
+        found = unused = shared = 0
+        last: BlockRun | None = None
+        if request.content is not None:
+            if request.row != self._asked:
+                self._ask(request)
+            if self.unfilled:
+                self._fill(request, 0, most)
+            shared = most if most < self._shared else self._shared
+            for last, start, found in self._holders(shared):
+                if not last.references:
+                    unused += found - start
+        while self._own and shared <= found < most and (own := self._own_part(request.row, found, most)) is not None:
+            last, stop = own
+            if not last.references:
+                unused += stop - found
             found = stop
-            if not holder.references:
-                unused += stop - start
-        while self._own and shared <= found < most:
-            run = self._own_run(request.row, found)
-            if run is None:
-                break
-            if not run.references:
-                unused += 1
-            found += 1
-        if found and self.keys.drops_hit_block:
-            last = self._server(request.row, known, found - 1)
-            return found - 1, unused - (last is not None and not last.references)
+        if last is not None and self.keys.drops_hit_block:
+            return found - 1, unused - (not last.references)
         return found, unused
+
+    def names(self, request: Request, blocks: int) -> list[Hashable]:
+        """Names of a request's first blocks that others may have too, `blocks` at most: those that `tell` is given."""
+        self._ask(request)
+        return self._names(0, blocks)
+
+    def _names(self, start: int, stop: int) -> list[Hashable]:
+        return [text + at for text, a, b in self._stretches for at in range(max(a, start), min(b, stop))]
 
     def entered(self, row: int) -> int:
         """Leading blocks of a request that have entered."""
         table = self._tables.get(row)
         return 0 if table is None else table.entered
 
-    def _fill(self, row: int, keys: list[Hashable]) -> None:
-        """Let blocks enter that are full, before these of a request are looked up or enter."""
-        conversation = self.keys.conversation(row)
-        if conversation is not None:
-            if conversation in self.unfilled:
-                self.fill([conversation])
-        elif not self.unfilled.keys().isdisjoint(keys):
-            self.fill([key for key in keys if key in self.unfilled])
+    def _ask(self, request: Request) -> None:
+        """Have the texts of a request at hand: it is looked up, admitted, and takes its blocks in turn."""
+        keys = self.keys.of(request)
+        self._asked, self._shared, self._stretches = request.row, keys.num_shared, keys.stretches()
 
-    def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:
-        """The run that a request with these keys of shared blocks finds a place of its sequence in."""
-        return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
+    def _fill(self, request: Request, start: int, stop: int) -> None:
+        """Let blocks enter that are full, before these places of the request at hand are looked up or enter."""
+        for text, first, end in self._stretches:
+            if first < stop and start < end and text in self.unfilled:
+                self.fill(text, stop)
+        if request.row != self._asked:
+            self._ask(request)
 
-    def _holders(self, row: int, known: list[Hashable], most: int) -> list[_Held]:
-        """The runs that hold the leading blocks with these keys, up to `most` or to the first that is not cached.
+    def _holders(self, most: int) -> list[_Held]:
+        """The runs that hold the leading blocks of the request at hand, up to `most` or the first that is not cached.
 
-        A request is looked up as it is planned, as it is admitted, and as it takes its blocks. So the last answer is
-        kept until the cache changes.
+        The last answer is kept until the cache changes.
         """
-        looked = (row, self._changes)
+        looked = (self._asked, self._changes)
         if looked == self._looked and (most == self._most or most == self._reached):
             return self._held
         held: list[_Held] = []
-        start = 0
-        while start < most:
-            run = self._serving.get(known[start])
-            if run is None:
+        place = 0
+        for text, start, stop in self._stretches:
+            if place < start or start >= most:
                 break
-            stop = self._reach(run, known, start, most)
-            held.append((run, start, stop))
-            start = stop
-        self._looked, self._most, self._reached, self._held = looked, most, start, held
+            if stop > most:
+                stop = most
+            run = self._serving.behind(text, place)
+            while run is not None and run.start <= place < stop:
+                end = run.start + run.size
+                if end > stop:
+                    end = stop
+                held.append((run, place, end))
+                place = end
+                run = run.following
+        self._looked, self._most, self._reached, self._held = looked, most, place, held
         return held
 
-    def _reach(self, run: BlockRun, known: list[Hashable], start: int, stop: int) -> int:
-        """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
-        end = run.start + run.size
-        if stop > end:
-            stop = end
-        servers = list(map(self._serving.get, known[start:stop]))
-        if servers.count(run) == stop - start:
-            return stop
-        place = 1
-        while servers[place] is run:
-            place += 1
-        return start + place
-
-    def _own_run(self, row: int, place: int) -> BlockRun | None:
-        """The first run to have entered that holds this place of a request's own blocks."""
-        for run in self._own.get(row, ()):
-            if run.start <= place < run.start + run.size:
-                return run
+    def _own_part(self, row: int, place: int, most: int) -> tuple[BlockRun, int] | None:
+        """The first run to have entered that holds this place of a request's own blocks, and up to where it is that."""
+        runs = self._own.get(row, ())
+        for run in runs:
+            stop = run.start + run.size
+            if run.start <= place < stop:
+                return run, (place + 1 if len(runs) > 1 else stop if stop < most else most)
         return None
 
     def freed_with(self, held: Mapping[int, int]) -> int:
@@ -189,21 +155,23 @@ class PrefixLedger:
         table.held = table.entered = blocks
         if not blocks:
             return
-        known = self.keys.of(request).first(blocks)
-        shared = blocks if blocks < len(known) else len(known)
-        start = shared
-        for holder, first, stop in self._holders(request.row, known, shared):
-            # The use of places before may have split it.
-            whole = holder.start + holder.size >= stop
-            self._use(table, holder if whole else self._serving[known[first]], first, stop)
+        start = 0
+        if request.content is not None:
+            if request.row != self._asked:
+                self._ask(request)
+            shared = blocks if blocks < self._shared else self._shared
+            for run, first, start in self._holders(shared):
+                if run.references and run.start == first and run.start + run.size == start:
+                    run.references += 1
+                    table.runs.append(run)
+                else:
+                    self._use(table, run, first, start)
+            self._changes += 1
         while start < blocks:
-            run = self._own_run(request.row, start)
-            assert run is not None
-            stop = start + 1
-            while stop < blocks and self._own_run(request.row, stop) is run:
-                stop += 1
-            self._use(table, run, start, stop)
-            start = stop
+            own = self._own_part(request.row, start, blocks)
+            assert own is not None
+            self._use(table, own[0], start, own[1])
+            start = own[1]
 
     def _use(self, table: RequestBlocks, run: BlockRun, start: int, stop: int) -> None:
         """Let a table go on with these places of a run, which is split where it holds more."""
@@ -220,34 +188,19 @@ class PrefixLedger:
 
     def _split(self, run: BlockRun, place: int) -> BlockRun:
         """Split a run before this place; returns the second half. Both stay in use, or where they are in the queue."""
-        head = place - run.start
-        half = BlockRun(run.row, place, run.size - head)
-        half.references = run.references
-        run.size = head
-        if run.keys is None:
-            own = self._own[run.row]
-            own.insert(own.index(run) + 1, half)
+        half = BlockRun(run.row, place, run.start + run.size - place, run.text)
+        half.references, half.serves = run.references, run.serves
+        run.size = place - run.start
+        if run.serves:
+            half.following, run.following = run.following, half
         else:
-            half.keys = run.keys[head:]
-            del run.keys[head:]
-            if self._others.keys().isdisjoint(half.keys):
-                self._serving.update(dict.fromkeys(half.keys, half))
-            else:
-                self._hand_over(half.keys, run, half)
+            same = self._others[run.text] if run.text else self._own[run.row]
+            same.insert(same.index(run) + 1, half)
         if run.references:
             half.rest, run.rest = run.rest, half
         else:
             self._free.put(half, run)
         return half
-
-    def _hand_over(self, keys: list[Hashable], run: BlockRun, half: BlockRun) -> None:
-        """Let a half of a run have the blocks with these keys."""
-        for key in keys:
-            if self._serving[key] is run:
-                self._serving[key] = half
-            else:
-                others = self._others[key]
-                others[others.index(run)] = half
 
     def allocate(self, row: int, num_blocks: int) -> None:
         """Give the request `num_blocks` more blocks, evicting what they held."""
@@ -271,30 +224,49 @@ class PrefixLedger:
         while blocks:
             run = self._free.first
             gone = blocks if blocks < run.size else run.size
-            if run.keys is not None:
-                self._forget(run, run.keys, gone)
             run.size -= gone
             blocks -= gone
             if not run.size:
                 self._free.remove(run)
-                if run.row in self._own and run.keys is None:
-                    self._own[run.row].remove(run)
+            if self.tell is not None and run.text:
+                behind = run.text + run.start + run.size
+                self.tell(list(range(behind, behind + gone)), -1)
+            if run.serves:
+                place = run.start + run.size
+                if not run.size:
+                    self._serving.remove(run)
+                if run.text in self._others:
+                    self._promote(run.text, place, place + gone)
+            elif not run.size:
+                self._remove_other(run)
 
-    def _forget(self, run: BlockRun, keys: list[Hashable], blocks: int) -> None:
-        """Forget the content of the last blocks of a run."""
-        serving, others = self._serving, self._others
-        gone = keys[-blocks:]
-        del keys[-blocks:]
-        for key in gone:
-            if key not in others:
-                del serving[key]
-                continue
-            if serving[key] is run:
-                serving[key] = others[key].pop(0)
-            else:
-                others[key].remove(run)
-            if not others[key]:
-                del others[key]
+    def _remove_other(self, run: BlockRun) -> None:
+        """Forget a run that serves nobody, but perhaps the request itself."""
+        if run.text:
+            others = self._others[run.text]
+            others.remove(run)
+            if not others:
+                del self._others[run.text]
+        elif run.row in self._own:
+            self._own[run.row].remove(run)
+
+    def _promote(self, text: int, start: int, stop: int) -> None:
+        """Let the others that entered first serve these places of a text, which no run serves."""
+        for run in self._others.get(text, ()):
+            if run.start < stop and start < run.start + run.size:
+                break
+        else:
+            return
+        if run.start < start:
+            run = self._split(run, start)
+        if stop < run.start + run.size:
+            self._split(run, stop)
+        self._remove_other(run)
+        self._serving.add(run)
+        if start < run.start:
+            self._promote(text, start, run.start)
+        if run.start + run.size < stop:
+            self._promote(text, run.start + run.size, stop)
 
     def enter(self, request: Request, full_blocks: int) -> None:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
@@ -303,36 +275,58 @@ class PrefixLedger:
             table = self._tables[request.row] = RequestBlocks()
         if full_blocks <= table.entered:
             return
-        keys = self.keys.of(request)
-        stop = full_blocks if full_blocks < keys.num_shared else keys.num_shared
-        if stop > table.held:
-            self._enter_shared(table, request.row, keys.first(stop)[table.held : stop])
+        if request.content is not None:
+            if request.row != self._asked:
+                self._ask(request)
+            stop = full_blocks if full_blocks < self._shared else self._shared
+            if stop > table.held:
+                if self.tell is not None:
+                    self.tell(self._names(table.held, stop), 1)
+                for text, start, end in self._stretches:
+                    if start < stop and table.held < end:
+                        if text in self.unfilled:
+                            self.fill(text, stop)
+                        self._enter_text(table, request.row, text, stop if stop < end else end)
+                self._changes += 1
         table.entered = full_blocks
 
-    def _enter_shared(self, table: RequestBlocks, row: int, new: list[Hashable]) -> None:
-        """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
-        self._changes += 1
-        if self.unfilled:
-            self._fill(row, new)
-        run = table.runs[-1] if table.runs else None
-        if run is None or run.keys is None or run.references > 1 or run.start + run.size < table.held:
-            run = BlockRun(row, table.held, 0, [])
-            run.references = 1
-            table.runs.append(run)
-        assert run.keys is not None
-        run.keys += new
-        run.size += len(new)
-        table.held += len(new)
-        serving = self._serving
-        if serving.keys().isdisjoint(new):
-            serving.update(dict.fromkeys(new, run))
+    def _enter_text(self, table: RequestBlocks, row: int, text: int, stop: int) -> None:
+        """Enter blocks of a text behind the runs of a table, up to a place; those that others serve are runs apart."""
+        place = table.held
+        other = self._serving.behind(text, place)
+        if other is None or other.start >= stop:
+            self._append(table, row, text, stop, serves=True)
             return
-        served = list(map(serving.__contains__, new))
-        first = served.index(False) if False in served else len(new)  # the first that is not served by another run
-        for key in new[first:]:
-            if serving.setdefault(key, run) is not run:
-                self._others[key].append(run)
-        deque(map(list.append, map(self._others.__getitem__, new[:first]), repeat(run)), maxlen=0)
+        while place < stop:
+            end = stop
+            serves = other is None or other.start > place
+            if other is not None:
+                if not serves and other.start + other.size < stop:
+                    end = other.start + other.size
+                elif serves and other.start < stop:
+                    end = other.start
+            self._append(table, row, text, end, serves=serves)
+            place = end
+            if not serves and other is not None:
+                other = other.following
+
+    def _append(self, table: RequestBlocks, row: int, text: int, stop: int, *, serves: bool) -> None:
+        """Add a run up to this place to those of a table, or let its last grow, if that is its own and the latest."""
+        place = table.held
+        table.held = stop
+        if table.runs:
+            run = table.runs[-1]
+            grows = run.text == text and run.references == 1 and run.start + run.size == place and run.serves == serves
+            if grows and (serves or self._others[text][-1] is run):
+                run.size += stop - place
+                return
+        run = BlockRun(row, place, stop - place, text)
+        run.references = 1
+        table.runs.append(run)
+        if serves:
+            self._serving.add(run)
+        else:
+            self._others.setdefault(text, []).append(run)
 
     def settle(self, rows: Iterable[int]) -> None:
         """Do nothing: full blocks entered when they were scheduled."""
@@ -353,9 +347,7 @@ class PrefixLedger:
 
     def _leave(self, row: int, num_blocks: int, *, comes_back: bool) -> None:
         """Put the blocks of a request into the queue, the last one first; those that hold nothing go to its front."""
-        table = self._tables.pop(row, None)
-        if table is None:
-            table = RequestBlocks()
+        table = self._tables.pop(row, None) or RequestBlocks()
         unknown, own = num_blocks - table.entered, table.entered - table.held
         if unknown < 0:
             raise ValueError(f"row {row} holds {table.entered} blocks, not {num_blocks}")
@@ -364,13 +356,15 @@ class PrefixLedger:
             self._empty += unknown
         else:
             self._append_nameless(unknown)
-        if not comes_back:
-            self._append_nameless(own)
-        elif own:
+        if own and comes_back:
             run = BlockRun(row, table.held, own)
             self._own.setdefault(row, []).append(run)
             self._free.append(run)
+        elif own:
+            self._append_nameless(own)
         self._changes += 1
+        if not table.runs:
+            return
         for run in reversed(table.parts()):
             run.references -= 1
             if not run.references:
@@ -391,14 +385,17 @@ class PrefixLedger:
         self._changes += 1
         self._empty = self.num_blocks
         self._free = FreeRuns()
-        self._serving.clear()
+        self._serving = ServingRuns()
         self._others.clear()
         self._own.clear()
 
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""
         self.keys.end(row)
-        self._own.pop(row, None)
+        if row == self._asked:
+            self._asked = _NOBODY
+        if self._own:
+            self._own.pop(row, None)
 
     def check(self) -> None:
         """Raise AssertionError unless references, free queue and cache agree."""
@@ -408,10 +405,13 @@ class PrefixLedger:
         assert not any(run.references for run in free), "a run is free and in use"
         assert self.num_free == self._empty + sum([run.size for run in free]), "free queue differs"
         runs = {*used, *free}
-        assert all(run.keys is None or len(run.keys) == run.size > 0 for run in runs), "keys differ from the blocks"
-        held = Counter([(run, key) for run in runs for key in run.keys or ()])
-        cached = Counter([(run, key) for key, run in self._serving.items()])
-        cached.update([(run, key) for key, others in self._others.items() for run in others])
-        assert held == cached, "cache differs from the keys"
+        assert all(run.size > 0 for run in runs), "a run has no blocks"
+        serving = self._serving.checked()
+        served = {(run.text, place) for run in serving for place in range(run.start, run.start + run.size)}
+        others = [(text, run) for text, same in self._others.items() for run in same]
+        assert all(run.text == text and not run.serves for text, run in others), "cache differs from the texts"
+        assert all((text, run.start + at) in served for text, run in others for at in range(run.size)), "none serves"
+        cached = Counter([*serving, *[run for _, run in others]])
+        assert cached == Counter([run for run in runs if run.text]), "cache differs from the runs"
         own = [run for runs_of in self._own.values() for run in runs_of]
         assert all(run.size and run in runs for run in own), "a request's own run is gone"

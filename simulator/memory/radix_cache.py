@@ -10,11 +10,11 @@ and lost when it is retracted. A request locks the path that it uses. Unlocked p
 an allocation needs them. What is looked up is accessed, whether the request is admitted or not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.memory.blocks import OutOfBlocksError
-from simulator.memory.page_keys import PageKeys, Pages, Symbols
+from simulator.memory.page_keys import PageKeys, Pages, Symbols, chained
 from simulator.memory.radix_tree import Node, RadixTree
 from simulator.request import Request
 
@@ -69,6 +69,10 @@ class RadixCache:
     def pages_to_find(self, request: Request, num_tokens: int) -> Pages:
         """The pages that may be found of a request: at least one token is left to compute."""
         return self._keys_of(request).first((num_tokens - 1) // self.block_size)
+
+    def names(self, request: Request, blocks: int) -> list[Hashable]:
+        """Names of a request's first pages; what the tree tells are `chained` pages, too."""
+        return chained(self._keys_of(request).first(blocks))
 
     def freed_with(self, held: Mapping[int, int]) -> int:
         """Pages that come free when all rows of `held` leave; `held` maps a row to the pages it holds."""

@@ -8,7 +8,7 @@ Eviction takes whole unlocked leaves, the least recently used first; a parent th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from simulator.memory.page_keys import Pages
@@ -38,6 +38,7 @@ class RadixTree:
         self.unlocked = 0
         self._nodes = 0
         self._time = 0
+        self.tell: Callable[[Pages, int, int], None] | None = None  # of a path, whose end enters, 1, or goes, -1
         self._candidates: list[tuple[int, Node]] = []  # heap of candidates for eviction, stale entries included
 
     def look(self, pages: Pages, kept: Mapping[Node, int] | None = None) -> tuple[int, int]:
@@ -130,6 +131,8 @@ class RadixTree:
             self.unlocked += len(leaf.pages)
             self._access(leaf)
             last = leaf
+            if self.tell is not None:
+                self.tell(pages, found, 1)
         return last, found
 
     def _access(self, node: Node) -> None:
@@ -182,6 +185,9 @@ class RadixTree:
             node = entry[1]
             parent = node.parent
             assert parent is not None
+            if self.tell is not None:
+                path = _path(node)
+                self.tell(path, len(path) - len(node.pages), -1)
             del parent.children[node.pages[0]]
             node.parent = None
             self._nodes -= 1
@@ -222,6 +228,19 @@ class RadixTree:
         assert nodes == self._nodes, "nodes differ"
         assert unlocked == self.unlocked, "the count of unlocked pages differs"
         return in_tree
+
+
+def _path(node: Node) -> Pages:
+    """The pages from the root up to the end of a node."""
+    parts = []
+    at: Node | None = node
+    while at is not None:
+        parts.append(at.pages)
+        at = at.parent
+    path = array("q")
+    for pages in reversed(parts):
+        path += pages
+    return path
 
 
 def paths(ends: Iterable[Node]) -> dict[Node, int]:

@@ -1,7 +1,5 @@
 """The block keys of the requests that a prefix cache has to do with."""
 
-from collections.abc import Hashable
-
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import Request
 
@@ -45,12 +43,7 @@ class RequestKeys:
         if keys is not None:
             self.num_telling -= keys.tells_answer
 
-    def key_at(self, request: Request, place: int) -> Hashable | None:
-        """The key of this block of a request; None where it is behind those that others may have."""
-        keys = self.of(request)
-        return keys.first(place + 1)[place] if place < keys.num_shared else None
-
-    def conversation(self, row: int) -> str | None:
-        """The conversation of a request at hand, whatever adapter serves it."""
-        keys = self._keys.get(row)
-        return None if keys is None else keys.conversation
+    def key_at(self, request: Request, place: int) -> int | None:
+        """A name of the content of this block of a request; None where it is behind what others may have."""
+        stretch = self.of(request).text_at(place)
+        return None if stretch is None else stretch[0] + place

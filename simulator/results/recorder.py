@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,6 +45,7 @@ _SETBACKS = (
     "row",
     *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "external_tokens", "skipped_tokens")),
 )
+_of_setbacks = attrgetter(*_SETBACKS[1:])
 
 
 def _fields(columns: type) -> list[str]:
@@ -77,7 +79,7 @@ class Recorder:
         )
         back = live.setbacks
         if back is not None:
-            self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
+            self._setbacks.add((row, *_of_setbacks(back)))
         counts = live.draft_counts
         if counts is not None:
             for (drafts, accepted), steps in counts.items():

@@ -13,8 +13,6 @@ Folding is canonical: two neighbouring steps share a row if and only if both onl
 was paused between them, and the second starts when the first ends. It does not depend on how the engine got there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 from typing import Annotated
@@ -82,7 +80,7 @@ class RequestColumns(StoredColumns):
     requeued_s: Annotated[Floats, doc("spent waiting again after preemptions")]
     aborted_tokens: Annotated[Ints, doc("computed for it in vain, if it was aborted")]
 
-    def part(self, some: slice) -> RequestColumns:
+    def part(self, some: slice) -> "RequestColumns":
         """The columns of some of the requests."""
         return RequestColumns(*[getattr(self, field.name)[some] for field in fields(self)])
 
@@ -110,7 +108,7 @@ class RowColumns(StoredColumns):
     swapped_out_blocks: Annotated[Ints, doc("moved to the host")]
     swapped_in_blocks: Annotated[Ints, doc("moved back")]
 
-    def of_replicas(self, first: int, end: int) -> RowColumns:
+    def of_replicas(self, first: int, end: int) -> "RowColumns":
         """The rows of the replicas from `first` to before `end`: replicas' rows stand one after the other."""
         start, stop = np.searchsorted(self.replica, (first, end)).tolist()
         return RowColumns(*[getattr(self, field.name)[start:stop] for field in fields(self)])

@@ -17,7 +17,7 @@ from simulator.client import leaves_s
 from simulator.engine.clock import URGENT, Clock
 from simulator.engine.replica import Replica
 from simulator.fleet.cluster import Cluster
-from simulator.fleet.disaggregation import Disaggregation
+from simulator.fleet.gateway import FlowControl, Gateway
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router
@@ -62,6 +62,7 @@ class LiveTraffic:
         front_end: FrontEnd = NO_FRONT_END,
         slo: Slo | None = None,
         link: LinkSpeed | None = None,
+        flow_control: FlowControl | None = None,
     ) -> None:
         self._clock = Clock()
         self._listener = listener
@@ -80,7 +81,10 @@ class LiveTraffic:
             first_tokens=self._first_tokens,
             slo=slo,
             link=link,
+            flow_control=flow_control,
         )
+        dispatch = self._cluster.dispatch
+        self._gateway = dispatch if isinstance(dispatch, Gateway) else None
         self._last_s = -1.0  # of what came from outside
         self._requests: list[Request] = []
         self._patience_s: dict[int, float] = {}
@@ -91,8 +95,8 @@ class LiveTraffic:
         for replica in self.replicas:
             replica.changed = partial(self._changed, replica.changed)
         recorder.watch(listener.left)
-        if isinstance(self._cluster.dispatch, Disaggregation):
-            self._cluster.dispatch.on_prefilled = self._prefilled
+        if self._cluster.halves is not None:
+            self._cluster.halves.on_prefilled = self._prefilled
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -128,7 +132,8 @@ class LiveTraffic:
 
     def replica_of(self, row: int) -> int:
         """The replica that has a request; -1 before it has arrived, and after its end."""
-        return self._given_to.get(row, -1)
+        replica = self._given_to.get(row, -1)
+        return self._gateway.replica_of(row) if replica < 0 and self._gateway is not None else replica
 
     # From outside
 
@@ -197,7 +202,8 @@ class LiveTraffic:
         admission = self._cluster.fleet.admission
         if len(self.replicas) == 1:
             admission = self.replicas[0].completion.admission
-        if admission is not None:  # all replicas are one server: a call is admitted or rejected as a whole
+        # All replicas are one server: a call is admitted or rejected as a whole, unless a gateway takes it apart.
+        if admission is not None and self._gateway is None:
             admission.expect(range(requests[0].row, requests[-1].row + 1))
         for request in requests:
             self._tokens[request.row] = 0

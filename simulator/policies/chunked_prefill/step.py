@@ -202,7 +202,9 @@ def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> S
     if is_open:
         schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True, held=held)
     if chunks:
-        return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
+        if budget > chunks[0].num_tokens and len(view.running) + 1 < limits.slots and len(view.waiting) > 1:
+            return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
+        return step_plan(prefill=tuple(chunks), requeue=_to_front(passed, limits) if passed else None)
     if passed or (is_open and not lacks_blocks_alone(limits)):
         return StepPlan(requeue=_to_front(passed, limits))
     if is_open and limits.max_loras and is_behind_skipped(view, limits.max_loras):
@@ -270,13 +272,12 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
                 return None
             budget -= tokens
             chunks.append(chunk_of(last, tokens))
-    if budget > 0 and view.waiting:
+    if budget > 0 and view.waiting and len(view.running) < limits.slots:
         if view.caches_prefixes:
             return step_plan(prefill=tuple(chunks), more=True)
-        if len(view.running) < limits.slots:
-            passed: list[RequestView] = []
-            schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
-            if passed:
-                holds = goes_on(view, limits).holds
-                return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
+        passed: list[RequestView] = []
+        schedule_waiting(view, limits, budget, free, chunks, passed, held=held)
+        if passed:
+            holds = goes_on(view, limits).holds
+            return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
     return step_plan(prefill=tuple(chunks)) if chunks else goes_on(view, limits)

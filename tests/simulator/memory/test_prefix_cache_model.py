@@ -1,6 +1,7 @@
 """The prefix cache beside a naive one made of lists, whatever is done to both."""
 
 from collections.abc import Hashable
+from itertools import accumulate
 
 import pytest
 from hypothesis import strategies as st
@@ -59,6 +60,11 @@ class NaiveCache:
 WORDS = st.text("ab", min_size=1, max_size=14)
 
 
+def ahead(before: int, token: int) -> int:
+    """The hash of a block that follows another."""
+    return before * 131 + token
+
+
 class CacheAndModel(RuleBasedStateMachine):
     """Requests that repeat each other come, grow, fill blocks, leave and return, in a memory that is too small."""
 
@@ -107,11 +113,19 @@ class CacheAndModel(RuleBasedStateMachine):
             self.model.entered.append((self.model.tables[row][place], self.keys[row][place]))
         self.full[row] = max(full, self.full[row])
 
-    @rule(prompt=WORDS, answer=st.text("ab", max_size=6), known=st.booleans())
-    def comes(self, prompt: str, answer: str, known: bool) -> None:
+    @rule(prompt=WORDS, answer=st.text("ab", max_size=6), kind=st.sampled_from(["ids", "hashes", "talk", "group", ""]))
+    def comes(self, prompt: str, answer: str, kind: str) -> None:
         row = len(self.requests)
-        content = PromptContent(prompt_token_ids=tuple(map(ord, prompt)), output_token_ids=tuple(map(ord, answer)))
-        self.requests[row] = request(row, len(prompt), content if known else None)
+        ids, told = tuple(map(ord, prompt)), tuple(map(ord, answer))
+        contents = {
+            "ids": PromptContent(prompt_token_ids=ids, output_token_ids=told),
+            "hashes": PromptContent(
+                block_hashes=tuple(accumulate(ids, ahead))[: 1 + len(ids) // 2], hash_block_size=self.size
+            ),
+            "talk": PromptContent(conversation=prompt[0], prefix_group=prompt[-1], prefix_tokens=len(answer)),
+            "group": PromptContent(prefix_group=prompt[0], prefix_tokens=2 * len(answer)),
+        }
+        self.requests[row] = request(row, len(prompt), contents.get(kind))
         self.keys[row] = BlockKeys(self.requests[row], self.size, self.chains)
         self.enters(row, len(prompt))
 
