@@ -102,8 +102,6 @@ def build_flow_control(scenario: Scenario) -> FlowControl | None:
     given = scenario.flow_control
     if given is None:
         return None
-    if any(group.role != "both" for group in scenario.fleet or ()):
-        raise scenario.error("flow_control", "it is not put together with prefill and decode apart", "leave it out")
     return FlowControl(**{**given.model_dump(), "ttl_s": inf if given.ttl_s is None else given.ttl_s})
 
 
@@ -120,6 +118,9 @@ def build_router(scenario: Scenario) -> Router:
     if (features.hears_ends or features.tells_regret) and any(group.role != "both" for group in scenario.fleet or ()):
         what = f"the router {config.kind} follows whole requests, and here halves of them are served apart"
         raise scenario.error("router", what, "--set router=least_loaded")
+    if getattr(router, "non_cached_tokens", 0) and getattr(scenario.kv_transfer, "connector", None) is None:
+        what = "only decoding replicas that pull compute what is left of a prompt by themselves"
+        raise scenario.error("router.non_cached_tokens", what, "a fleet with roles, and kv_transfer.connector: nixl")
     capped = any(group.scenario.engine.max_num_queued_tokens is not None for group in groups_of(scenario))
     if capped and getattr(router, "api_server_count", 1) > 1:
         what = "each API server has a cap of its own on its own tokens, which is known here of one server alone"

@@ -4,8 +4,6 @@ Parameters and their limits are declared by the policies and the queue orders (`
 is put together from these declarations when it is imported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial, reduce

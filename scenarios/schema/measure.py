@@ -1,7 +1,5 @@
 """The `measure:` of a scenario: the part of a run that is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -45,7 +43,7 @@ class Measure(Strict):
         """The files of one's own metrics."""
         return [Path(split_class(name)[0]) for name in self.metrics]
 
-    def warmup(self, records: Records) -> WarmupCut | None:
+    def warmup(self, records: "Records") -> "WarmupCut | None":
         """The warm-up that was found in a run; None where it is given in seconds."""
         from simulator.metrics.warmup_cut import warmup_cut
 
@@ -57,7 +55,7 @@ class Measure(Strict):
             raise ValueError("the warm-up depends on the run")
         return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
 
-    def window(self, records: Records) -> dict[str, float]:
+    def window(self, records: "Records") -> dict[str, float]:
         """The parts that are cut off a run, as the metrics take them."""
         found = self.warmup(records)
         warmup_s = self.warmup_s if found is None else found.cut_s

@@ -4,8 +4,6 @@ What is wrong with a value is said by pydantic and turned into file:line:column 
 goes wrong together is said by the validators here, through `refusal`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -337,7 +335,7 @@ class Scenario(Strict):
         """The source of the step times, `auto` being what it stands for."""
         return self.cost.chosen(self)[0] if isinstance(self.cost, AutoCostConfig) else self.cost
 
-    def resolve_host(self) -> Host:
+    def resolve_host(self) -> "Host":
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.
 
         A kind of cost that has the host in its own times adds nothing by default.
@@ -352,7 +350,7 @@ class Scenario(Strict):
             usual = server_of(self.engine.policy).host(version, asked, filtered(self.sampling, self.resolve_model()))
         return usual if self.host is None else self.host.over(usual)
 
-    def resolve_front_end(self) -> FrontEnd:
+    def resolve_front_end(self) -> "FrontEnd":
         """The front end between clients and engine; nothing without the key."""
         from simulator.front_end import FrontEnd
         from simulator.policies import server_of
@@ -364,7 +362,7 @@ class Scenario(Strict):
         given = {name: value for name, value in own.model_dump().items() if value is not None}
         return replace(usual, **({"per_prompt_token_s": 0.0} if given else {}) | given)
 
-    def resolve_slo(self) -> Slo | None:
+    def resolve_slo(self) -> "Slo | None":
         """Limits and targets as the metrics take them; None where the scenario has none."""
         return None if self.slo is None else self.slo.slo()
 

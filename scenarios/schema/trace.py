@@ -1,7 +1,5 @@
 """The `workload:` of a scenario that is read from a trace: which, which part of it, and what changes on the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -118,7 +116,7 @@ class TraceWorkload(Strict):
         """The trace's path: absolute, if the scenario came from `load`."""
         return Path(self.trace.path)
 
-    def options(self, seed: int) -> TraceOptions:
+    def options(self, seed: int) -> "TraceOptions":
         """The options of the reader; `seed` is for the sample and the jitter."""
         from scenarios.traces.options import TraceOptions
 

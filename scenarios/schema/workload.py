@@ -11,8 +11,6 @@ largest length the class's output distribution can give, the largest it gave. An
 there, as a server does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -79,7 +77,7 @@ class ClassConfig(Strict):
         _check_corr(self.corr, self.input, self.output)
         return self
 
-    def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
+    def complete(self, *, shares: bool) -> "tuple[ClassConfig, ...]":
         """The class itself; what a preset is spelt out to."""
         return (self,)
 
@@ -113,7 +111,7 @@ class PresetClass(Strict):
     ] = None
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
-    def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
+    def complete(self, *, shares: bool) -> "tuple[ClassConfig, ...]":
         """Return the classes that the preset stands for, in a workload whose classes share its arrivals or not."""
         preset = PRESETS[self.preset]
         given = {key: getattr(self, key) for key in self.model_fields_set & set(ClassConfig.model_fields)}
@@ -223,7 +221,7 @@ class GeneratedWorkload(Strict):
             return self.benchmark.users()
         return None if isinstance(self.arrival, MeanRate) else self.arrival
 
-    def plain(self) -> GeneratedWorkload:
+    def plain(self) -> "GeneratedWorkload":
         """The workload with its benchmark's client spelt out."""
         if self.benchmark is None:
             return self

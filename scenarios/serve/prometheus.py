@@ -120,7 +120,8 @@ class Meters:
 
     def queue_was_full(self, cause: Cause) -> None:
         """Count a call that was rejected by a limit of the queue."""
-        self._rejected.labels(self._model, QUEUE_LIMITS[cause]).inc()
+        if cause in QUEUE_LIMITS:
+            self._rejected.labels(self._model, QUEUE_LIMITS[cause]).inc()
 
     def has_tokens(self, row: int, tokens: int, replica: int, arrival_s: float, seen_s: float) -> None:
         """Count the tokens of a request that a client has from `seen_s` on."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.assembly.fleet_parts import build_fleet, build_link, build_router
+from scenarios.assembly.fleet_parts import build_fleet, build_flow_control, build_link, build_router
 from scenarios.assembly.workloads import BY_CLASS
 from scenarios.runs.result import Result
 from scenarios.runs.runner import sum_up
@@ -23,8 +23,6 @@ class Session:
 
     def __init__(self, scenario: Scenario, *, log_decisions: bool = False) -> None:
         self.scenario = scenario
-        if scenario.flow_control is not None:
-            raise scenario.error("flow_control", "`batchlab serve` holds no request back", "leave it out")
         self.fleet = build_fleet(scenario)
         self._log_decisions = log_decisions
 
@@ -40,6 +38,7 @@ class Session:
             front_end=scenario.resolve_front_end(),
             slo=scenario.resolve_slo(),
             link=build_link(scenario),
+            flow_control=build_flow_control(scenario),
         )
 
     def finish(self, live: LiveTraffic, folder: Path, target: Path) -> Result:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
-from simulator.errors import InputError
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
@@ -64,15 +63,14 @@ class Cluster:
             self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
             self.dispatch.admission = self.fleet.admission
             if features.tells_regret:
-                self.dispatch.regret = Regret(self.fleet.loads, recorder.regrets.add)
+                self.dispatch.regret = Regret(self.fleet.replicas, recorder.regrets.add)
         else:
             speed = link or LinkSpeed()
             self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)
         self._scaling = Scaling(clock, groups, self.fleet, self.dispatch.replicas, recorder, slo)
+        self.halves = self.dispatch if isinstance(self.dispatch, Disaggregation) else None
         if flow_control is not None:
-            if not isinstance(self.dispatch, Dispatch):
-                raise InputError("a gateway's flow control is not put together with prefill and decode apart")
-            look_s = signal_interval_s if self.dispatch.replicas.looks is not None else 0.0
+            look_s = signal_interval_s if all(side.looks is not None for side in self.dispatch.sides) else 0.0
             self.dispatch = Gateway(clock, self.dispatch, flow_control, recorder, on_end, look_s)
 
     def records(self, workload: Workload) -> Records:

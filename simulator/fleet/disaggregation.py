@@ -33,7 +33,8 @@ from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
-from simulator.request import Request
+from simulator.fleet.replicas import Replicas
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
@@ -59,7 +60,8 @@ class Disaggregation:
     """Gives requests to pairs of replicas: the `Servers` of clients.
 
     `prefill` and `decode` choose among the replicas of their side; `block_bytes` is the size of a block by replica;
-    `fails` says of which requests the load fails, where replicas pull.
+    `fails` says of which requests the load fails, where replicas pull; `prefills_apart` whether a request is prefilled
+    elsewhere than on the replica that decodes it: each, where it is None.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Disaggregation:
         recorder: Recorder,
         on_end: OnEnd | None,
         fails: Callable[[int], bool] = lambda row: False,
+        prefills_apart: Callable[[ArrivingRequest, int], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._prefill = prefill
@@ -90,6 +93,7 @@ class Disaggregation:
         self._between: dict[int, _Half] = {}  # by row, until it joins the decoding batch or ends
         self._imports: dict[int, Imports] = {}
         self._fails = fails
+        self._prefills_apart = prefills_apart
         self._pulls: dict[int, Pull] = {}
         for load in prefill.replicas:
             replicas[load.index].hand_over_to(self._hand_over)
@@ -105,6 +109,11 @@ class Disaggregation:
                 imports = Imports(replica.state, replica.new_request, self._has_room, joined)
                 replica.imports = self._imports[load.index] = imports
 
+    @property
+    def sides(self) -> Sequence[Replicas]:
+        """The replicas that prefill, and those that decode."""
+        return self._prefill.replicas, self._decode.replicas
+
     # Servers
 
     def submit(self, request: Request) -> int:
@@ -117,6 +126,9 @@ class Disaggregation:
             return target
         if isinstance(replica, SpeculativeReplica):
             request = replica.capped(request)
+        if self._prefills_apart is not None and not self._prefills_apart(request.arriving(), target):
+            self._intakes[target].submit(request)
+            return target
         if request.output_tokens == 1:
             return self._prefill.submit(request)
         source = self._prefill.choose(request)

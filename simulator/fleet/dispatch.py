@@ -32,6 +32,11 @@ class Dispatch:
         self.regret: Regret | None = None  # is told of each choice
         self.admission: Admission | None = None  # of the one server that all replicas are behind
 
+    @property
+    def sides(self) -> Sequence[Replicas]:
+        """All that requests may go to."""
+        return (self.replicas,)
+
     def abort(self, replica: int, row: int) -> None:
         """The client of a request that this replica has leaves now; without effect if the request has ended."""
         self._intakes[replica].abort(row)

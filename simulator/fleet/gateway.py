@@ -12,7 +12,9 @@ next: that of the foremost request (`global_strict`), or each in turn, by name (
 a `min_ceiling` below 1 bands pass up to less saturation the less important they are, from 1 for the first in equal
 steps (usagelimits/priorityholdback, domain rank). A flow here is a class of the workload; a smaller priority is more
 important, as in vLLM. The gateway sees the loads that the router is given: with a `signal_interval_s`, those of the
-last look. Not modelled: capacities in bytes, what expired counting until the sweep of each second, eviction in flight.
+last look. Prefill and decode apart, the mean is over the replicas of both sides, which are one pool there; what is
+still prefilled elsewhere does not wait yet. Not modelled: capacities in bytes, what expired counting until the sweep of
+each second, eviction in flight.
 """
 
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from typing import Literal
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.replica_load import ReplicaLoad
+from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
@@ -50,7 +53,10 @@ class FlowControl:
     def saturation(self, loads: Sequence[ReplicaLoad]) -> float:
         """How full the replicas are, in the mean; 1 or more: nothing passes."""
         shares = [
-            max(load.num_waiting / self.queue_depth_threshold, load.kv_utilization / self.kv_cache_util_threshold)
+            max(
+                (load.num_waiting - load.expected) / self.queue_depth_threshold,
+                load.kv_utilization / self.kv_cache_util_threshold,
+            )
             for load in loads
         ]
         return sum(shares) / len(shares) if shares else 1.0
@@ -67,13 +73,14 @@ class Gateway:
     def __init__(
         self,
         clock: Clock,
-        dispatch: Dispatch,
+        dispatch: Dispatch | Disaggregation,
         control: FlowControl,
         recorder: Recorder,
         on_end: OnEnd | None,
         look_s: float = 0.0,
     ) -> None:
         self._clock = clock
+        self.replicas = dispatch.replicas
         self._dispatch = dispatch
         self._control = control
         self._recorder = recorder
@@ -123,6 +130,10 @@ class Gateway:
         """True if the client of a request got its first token before now."""
         return row not in self._queued and self._dispatch.has_begun(self._sent.get(row, replica), row)
 
+    def replica_of(self, row: int) -> int:
+        """The replica that a request went to which had to wait; -1 before."""
+        return self._sent.get(row, -1)
+
     def abandon(self) -> None:
         """The run is over: record what still waits."""
         for request in list(self._queued.values()):
@@ -139,7 +150,7 @@ class Gateway:
 
     def _cycle(self) -> bool:
         """Dispatch one request, if the replicas are not too full for the band whose turn it is."""
-        saturation = self._control.saturation(self._dispatch.replicas)
+        saturation = self._saturation()
         priorities = sorted(self._bands)
         for priority, ceiling in zip(priorities, self._control.ceilings(len(priorities)), strict=True):
             if saturation >= ceiling:
@@ -150,6 +161,9 @@ class Gateway:
                 self._sent[request.row] = self._dispatch.submit(request)
                 return True
         return False
+
+    def _saturation(self) -> float:
+        return self._control.saturation([load for side in self._dispatch.sides for load in side])
 
     def _next(self, priority: int) -> Request:
         """The request of a band whose turn it is."""
@@ -182,7 +196,7 @@ class Gateway:
         self._asked = True
         now_s = self._clock.now
         at_s = _after(now_s, DISPATCH_S)
-        if self._look_s and self._control.saturation(self._dispatch.replicas) >= 1.0:
+        if self._look_s and self._saturation() >= 1.0:
             at_s = max(at_s, _after(now_s, self._look_s))
         self._clock.call(at_s, self._tick, FOLLOW_UP)
 

@@ -6,12 +6,11 @@ hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruC
 latter, in blocks of tokens, with one entry for the blocks of a text that a replica was last sent together.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator
 from typing import NamedTuple
 
-from simulator.division import cdiv
-from simulator.memory.block_keys import HASHED, BlockKeys, Chains
-from simulator.request import ArrivingRequest, Request
+from simulator.memory.block_keys import BlockKeys, Chains
+from simulator.request import ArrivingRequest
 
 
 class Stretch(NamedTuple):
@@ -60,7 +59,7 @@ class PromptTable:
         self._chains = Chains()
 
     def _keys(self, request: ArrivingRequest) -> BlockKeys:
-        return BlockKeys(Request._make((*request[:4], 1, *request[4:], None)), self._size, self._chains)
+        return BlockKeys(request.prompt(), self._size, self._chains)
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
         """The keys of a prompt's full blocks."""
@@ -75,34 +74,13 @@ class PromptTable:
         if most is not None and most < blocks:
             blocks = most
         keys = self._keys(request)
-        shared = min(blocks, keys.num_shared)
         found = []
-        place = 0
-        for text, start, stop in self._shared(request, keys, shared):
-            if place < shared:
-                stop = min(stop, start + shared - place)
-                found.append(Stretch(text, start, stop))
-                place += stop - start
-        if shared < blocks:
-            found.append(Stretch((request.row,), shared, blocks))
+        for text, start, stop in keys.stretches():
+            if start < blocks:
+                found.append(Stretch(text, start, min(stop, blocks)))
+        if keys.num_shared < blocks:
+            found.append(Stretch((request.row,), keys.num_shared, blocks))
         return found
-
-    def _shared(self, request: ArrivingRequest, keys: BlockKeys, blocks: int) -> Iterator[Stretch]:
-        """Blocks that others may have, at least so many."""
-        content = request.content
-        if not blocks or content is None:
-            return
-        each = 1
-        if content.block_hashes and not content.prompt_token_ids:  # a text too, whose tokens are the hashes
-            each = max(1, content.hash_block_size // self._size)
-            step = max(1, self._size // content.hash_block_size)
-            names = content.block_hashes[step - 1 :: step], ()
-            ranges = self._chains.follow((request.lora,), names, cdiv(blocks, each), 1)
-        else:
-            ranges = keys.ranges(0, blocks)
-        for part in ranges:
-            text, start = divmod(part.start, HASHED)
-            yield Stretch(text, start * each, (start + len(part)) * each)
 
     def longest(self, prompt: list[Stretch]) -> tuple[int, list[int]]:
         """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""
@@ -153,6 +131,11 @@ class PromptTable:
         while run is not None:
             yield run
             run = run.beside
+
+    @property
+    def texts(self) -> Container[Hashable]:
+        """The texts of which any block is remembered."""
+        return self._runs.keys()
 
     def size(self, number: int) -> int:
         """Blocks remembered of a replica."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.fleet.router import RouterFeatures
 
 if TYPE_CHECKING:
+    from simulator.engine.replica import Replica
     from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.fleet.router import Router
@@ -45,14 +46,14 @@ class WithRegret:
 class Regret:
     """Told of each choice; `tell` gets a row of `simulator.results.records.RegretColumns`."""
 
-    def __init__(self, loads: Sequence[ReplicaLoad], tell: Callable[[tuple[int, ...]], None]) -> None:
-        self._loads = {load.index: load for load in loads}
+    def __init__(self, replicas: Sequence[Replica], tell: Callable[[tuple[int, ...]], None]) -> None:
+        self._replicas = {replica.index: replica for replica in replicas}
         self._tell = tell
 
     def chosen(self, request: ArrivingRequest, replicas: Replicas, number: int) -> None:
         """A request goes to the replica of this number, one of `replicas`."""
-        here = [self._loads[load.index] for load in replicas]
-        cached = {load.index: load.cached_tokens(request) for load in here}
-        fewest = min([load.num_unfinished for load in here])
-        unfinished = self._loads[number].num_unfinished
+        here = [self._replicas[load.index] for load in replicas]
+        cached = {replica.index: replica.state.cached_tokens(request) for replica in here}
+        fewest = min([replica.load.num_unfinished for replica in here])
+        unfinished = self._replicas[number].load.num_unfinished
         self._tell((request.row, cached[number], max(cached.values()), unfinished, fewest))

@@ -77,10 +77,14 @@ class Roles:
         speed: LinkSpeed,
         recorder: Recorder,
     ) -> Disaggregation:
-        """The servers of the clients. The decoding side has a router of its own, equal to the other."""
+        """The servers of the clients. The decoding side has a router of its own: equal, or `for_decode()` of the other.
+
+        A router's `prefills_apart(request, number)` says whether a request is prefilled apart from this replica.
+        """
         roles = [group.role for group in groups for _ in range(group.replicas)]
         sides: dict[str, Dispatch] = {}
-        for role, own in (("prefill", router), ("decode", deepcopy(router))):
+        decode = router.for_decode() if hasattr(router, "for_decode") else deepcopy(router)
+        for role, own in (("prefill", router), ("decode", decode)):
             chosen = [replica for replica, has in zip(fleet.replicas, roles, strict=True) if has == role]
             sides[role] = way_to(clock, chosen, fleet.intakes, own, signal_interval_s)
         self._servers = Disaggregation(
@@ -94,6 +98,7 @@ class Roles:
             recorder,
             self._on_end,
             speed.fails or _none_fails,
+            getattr(router, "prefills_apart", None),
         )
         return self._servers
 

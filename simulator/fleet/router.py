@@ -30,12 +30,15 @@ class RouterFeatures:
 
     `reads_loads`: its choice depends on the state of the replicas. Where it does not, requests are dealt ahead of their
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
-    (`ReplicaLoad.cached_tokens`), for which every step is executed by itself. `takes_fewest`: it takes, always, the
-    replica with the fewest unfinished requests, the first of equals: then it need not be asked (`fleet/run_ahead.py`).
-    `hears_ends`: its method `ended(row)` is called as each of its requests ends, whatever it last saw of the loads; the
-    replicas then stay on one clock. `hears_first_tokens`: so is `began(row)` as each has its first token. `one_server`:
-    the replicas are ranks behind one server, which has their `ReplicaGroup.queue_caps` once, and rejects a request
-    before the router is asked. `usual_interval_s` is the `signal_interval_s` of scenarios that give none.
+    (`ReplicaLoad.cached_tokens`), for which every step is executed by itself; what they held `kv_event_lag_s` ago,
+    where it has this attribute. `hears_caches`: its method `listen(caches)` is called once, before the first request,
+    with what is known of each cache by the number of its replica (`simulator.fleet.kv_events`). `takes_fewest`: it
+    takes, always, the replica with the fewest unfinished requests, the first of equals: then it need not be asked
+    (`fleet/run_ahead.py`). `hears_ends`: its method `ended(row)` is called as each of its requests ends, whatever it
+    last saw of the loads; the replicas then stay on one clock. `hears_first_tokens`: so is `began(row)` as each has its
+    first token. `one_server`: the replicas are ranks behind one server, which has their `ReplicaGroup.queue_caps` once,
+    and rejects a request before the router is asked. `usual_interval_s` is the `signal_interval_s` of scenarios that
+    give none.
 
     `reads_loads = False` and `takes_fewest = True` are promises about a `choose`, made by the class that defines it or
     by one that inherits it. A class that defines `choose` has to make them itself: those of a class above say nothing
@@ -45,6 +48,7 @@ class RouterFeatures:
 
     reads_loads: bool = True
     reads_caches: bool = False
+    hears_caches: bool = False
     takes_fewest: bool = False
     hears_ends: bool = False
     hears_first_tokens: bool = False

@@ -9,6 +9,7 @@ grows with what the router itself sends, as such a router keeps count of that; w
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import count
 
 from simpy.events import Event
 
@@ -17,6 +18,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.kv_events import HeardCache
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.windows import Signal
@@ -42,6 +44,7 @@ class SeenLoad(ReplicaLoad):
         self.max_num_seqs = live.max_num_seqs
         self.num_blocks = live.num_blocks
         self.max_loras = live.max_loras
+        self.expected = 0
         self.show(Signal.of(live))
 
     def show(self, signal: Signal) -> None:
@@ -52,6 +55,7 @@ class SeenLoad(ReplicaLoad):
     def look(self) -> None:
         """Take the signals as they are now."""
         self.show(Signal.of(self._live))
+        self.expected = self._live.expected
 
     def cached_tokens(self, request: ArrivingRequest) -> int:
         return self._live.cached_tokens(request)
@@ -116,6 +120,8 @@ def way_to(
     loads = [replica.load for replica in chosen]
     features = RouterFeatures.of(router)
     reads = features.reads_loads and len(loads) > 1
+    if features.reads_caches and len(loads) > 1:
+        _hear_caches(clock, chosen, router, hears=features.hears_caches)
     if features.hears_first_tokens:
         began = router.began  # type: ignore[attr-defined]  # such a router has it
         for replica in chosen:
@@ -132,3 +138,21 @@ def way_to(
         for replica in chosen:
             replica.changed = replicas.changed
     return Dispatch(router, replicas, intakes)
+
+
+def _hear_caches(clock: Clock, replicas: Sequence[Replica], router: Router, *, hears: bool) -> None:
+    """Let a router know of these replicas' prefix caches by events, where it does."""
+    lag_s = getattr(router, "kv_event_lag_s", 0.0)
+    if not hears and not lag_s:
+        return
+    numbers = count()
+    heard = {
+        replica.index: HeardCache(replica, clock, lag_s, numbers)
+        for replica in replicas
+        if replica.state.cache is not None
+    }
+    for replica in replicas:
+        if replica.index in heard:
+            replica.load.know_cached(heard[replica.index].cached_tokens)
+    if hears:
+        router.listen(heard)  # type: ignore[attr-defined]  # such a router has it

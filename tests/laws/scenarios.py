@@ -27,7 +27,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
     "chunked_prefill cadence": {"prefill_schedule_interval": 4},
     "sglang delayer": {"enable_prefill_delayer": True, "prefill_max_requests": 3},
+    "sglang interval": {"scheduler_recv_interval": 3},
     "sglang sync": {"async_scheduling": False},
+    "tensorrt_llm waiting": {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5},
     "tensorrt_llm async": {"async_scheduling": True},
     "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
     "tensorrt_llm static_batch": {"capacity_policy": "static_batch"},
@@ -35,13 +37,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
 LEAVING_SLOTS = (
-    *("chunked_prefill cadence", "sglang delayer", "static"),
-    *("tensorrt_llm static_batch", "tgi", "tgi chunked"),
+    *("chunked_prefill cadence", "sglang delayer", "sglang interval", "static"),
+    *("tensorrt_llm static_batch", "tensorrt_llm waiting", "tgi", "tgi chunked"),
 )
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.
-RECKONING = ("sglang", "sglang delayer", "sglang sync")
+RECKONING = ("sglang", "sglang delayer", "sglang interval", "sglang sync")
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
 # what is served and of all slots. Their own tests vary them.
 HELD = (

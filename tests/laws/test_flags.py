@@ -183,7 +183,7 @@ def test_data_parallel_ranks_are_one_server_and_read_back(model: str, hardware: 
 
 def test_experts_that_no_flag_shares_are_remarked() -> None:
     shared = {"model": "qwen3-30b-a3b", "cost": {"kind": "profile"}, "replicas": 2, "workload": WORKLOAD}
-    chosen = scenarios.load({**shared, "hardware": EXPERTS, "engine": {"policy": "sglang"}})
+    chosen = scenarios.load({**shared, "hardware": EXPERTS, "engine": {"policy": "tensorrt_llm"}})
     assert "no flag says hardware.enable_expert_parallel" in deploy(chosen, 2)
 
 

@@ -24,7 +24,8 @@ from tests.examples import examples, number
 from tests.laws.fleets import Fleet, fleets, total
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload, scenarios
 
-BLIND = [name for name in built_in_routers() if not RouterFeatures.of(load_router(name)).reads_loads]
+FEATURES = {name: RouterFeatures.of(load_router(name)) for name in built_in_routers()}
+BLIND = [name for name, has in FEATURES.items() if not has.reads_loads and not has.reads_caches]
 
 
 def same(one: Run, two: Run) -> None:

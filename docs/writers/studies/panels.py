@@ -14,6 +14,7 @@ DECADE = 10.0
 MARKS = "osD^vPX"
 MARKED = 20  # points; more would touch each other
 ACROSS = 3  # panels of a row
+MOST_INSIDE = 6  # lines that a legend in each panel names; more have one legend for the picture
 CLOSE = 0.12  # of the height: nearer, the end of a curve and a name would touch
 
 
@@ -49,6 +50,7 @@ def panels_picture(name: str, panels: Sequence[Panel]) -> Picture:
         raise ValueError("a picture needs at least one panel")
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines if not line.dashed))
     style = styles([(label, label) for label in labels])
+    inside = len(labels) <= MOST_INSIDE or len({tuple(line.label for line in panel.lines) for panel in panels}) > 1
     across = len(panels) if len(panels) <= ACROSS else ceil(sqrt(len(panels)))
     rows = ceil(len(panels) / across)
 
@@ -67,7 +69,10 @@ def panels_picture(name: str, panels: Sequence[Panel]) -> Picture:
             axes.set_title(panel.title)
             axes.set_xlabel(panel.x_label)
             axes.set_ylabel(panel.y_label)
-            axes.legend(loc="best")
+            if inside:
+                axes.legend(loc="best")
+        if not inside:
+            figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=across + 3)
         for axes in figure.axes[len(panels) :]:
             axes.remove()
         return "; ".join(panel.title for panel in panels)

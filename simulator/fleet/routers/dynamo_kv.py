@@ -4,8 +4,9 @@ The rule is that of ai-dynamo 1.6.1 (`KvRouterConfig` in dynamo/_core.pyi names 
 its `SelectionService` are the test: the prompt tokens and blocks that it counts for each worker, and the worker that it
 takes. Of the workers it knows what it has sent there itself: a request's prompt tokens that were not cached, from the
 choice to its first token; its full blocks, to its end, where blocks of equal content count once. What a worker has
-cached it learns from events (`knowledge: exact`, its default; here they come at once), or it takes what it sent in the
-last `ttl_s` seconds to be there (`approximate`, its --no-router-kv-events).
+cached it learns from events (`knowledge: exact`, its default), at once or `kv_event_lag_s` late, as with its replay's
+kv_event_lag_ms; or it takes what it sent in the last `ttl_s` seconds to be there (`approximate`, its
+--no-router-kv-events).
 
 Beside its own replay (`dynamo.replay` with router_mode kv_router, blocks of 64, 2,000 requests of Mooncake on 8
 workers, steps of 1 ms and 22 us a token) mean TTFT is 235.8 ms over three seeds, its own 235.9 over four runs: some
@@ -27,7 +28,7 @@ from annotated_types import Ge, Gt, Le, Unit, doc
 
 from simulator.fleet.draws import Draws
 from simulator.fleet.prompt_table import PromptTable
-from simulator.fleet.routers.prefix_affinity import BlockSize, Knowledge
+from simulator.fleet.routers.prefix_affinity import BlockSize, EventLag, Knowledge, check_lag
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class DynamoKv:
         float, Gt(0), Le(1e9), Unit("s"), doc("approximate: the router takes a block to be cached for so long")
     ] = 120.0
     block_size: BlockSize = 16
+    kv_event_lag_s: EventLag = 0.0
     _table: PromptTable = field(init=False, repr=False)
     _booked: dict[int, Booked] = field(init=False, repr=False, default_factory=dict)
     _sent: dict[int, tuple[Booked, list[Hashable], int]] = field(init=False, repr=False, default_factory=dict)
@@ -88,6 +90,7 @@ class DynamoKv:
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        check_lag(self.kv_event_lag_s, hears=self.reads_caches)
         self._table = PromptTable(self.block_size, _ALL)
 
     @property

@@ -25,6 +25,9 @@ Knowledge = Annotated[
     Literal["approximate", "exact"],
     doc("approximate: the router remembers what it sent where; exact: it knows what each prefix cache holds"),
 ]
+EventLag = Annotated[
+    float, Ge(0), Le(1e9), Unit("s"), doc("exact: the router knows what the caches held so many seconds ago")
+]
 BlockSize = Annotated[int, Ge(1), Le(2**20), Unit("tokens"), doc("tokens in a block of the router's own memory")]
 MaxBlocks = Annotated[int, Ge(1), Le(10**9), Unit("blocks"), doc("blocks that the router remembers of each replica")]
 
@@ -51,10 +54,12 @@ class PrefixAffinity:
     balance_rel_threshold: RelThreshold = 1.5
     block_size: BlockSize = 16
     max_blocks: MaxBlocks = 1_000_000
+    kv_event_lag_s: EventLag = 0.0
     _table: PromptTable = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        check_lag(self.kv_event_lag_s, hears=self.reads_caches)
         self._table = PromptTable(self.block_size, self.max_blocks)
 
     @property
@@ -97,3 +102,9 @@ def unequal(idlest: ReplicaLoad, replicas: Replicas, most_apart: int, most_ratio
 def busiest(replica: ReplicaLoad) -> int:
     """The fewest unfinished requests, negated."""
     return -replica.num_unfinished
+
+
+def check_lag(kv_event_lag_s: float, *, hears: bool) -> None:
+    """Raise ValueError for a lag of events that the router does not hear."""
+    if kv_event_lag_s and not hears:
+        raise ValueError("kv_event_lag_s is of knowledge: exact")

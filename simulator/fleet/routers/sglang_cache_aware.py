@@ -9,8 +9,10 @@ longest ago, ends first (`evict_tenant_by_size`); a block that lost its first se
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from bisect import bisect_right
+from collections.abc import Container, Hashable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Unit, doc
@@ -25,36 +27,53 @@ if TYPE_CHECKING:
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
-_CHARACTERS = 4  # of a token, about: its tree is counted in characters
+CHARACTERS = 4  # of a token, about: its tree is counted in characters
 
 
 class FirstSenders:
-    """The replica that sent each block first, by text: those from a place to before another."""
+    """The replica that sent each block first, by text: those from a place to before another, in order."""
 
     def __init__(self) -> None:
-        self._parts: dict[Hashable, list[tuple[int, int, int]]] = {}  # of those of a place the first counts
+        self._parts: dict[Hashable, list[tuple[int, int, int]]] = {}
 
     def add(self, prompt: list[Stretch], number: int) -> None:
         """A replica sends these blocks, some of them perhaps first."""
-        for text, start, stop in prompt:
+        for text, place, stop in prompt:
             parts = self._parts.setdefault(text, [])
-            place = start
-            for first, end, _ in sorted(parts):
-                if place < first and place < stop:
-                    parts.append((place, min(first, stop), number))
-                place = max(place, end)
+            new = []
+            for first, end, _ in parts[bisect_right(parts, place, key=_END) :]:
+                if place >= stop:
+                    break
+                if place < first:
+                    new.append((place, min(first, stop), number))
+                place = end
             if place < stop:
-                parts.append((place, stop, number))
+                new.append((place, stop, number))
+            if new:
+                parts += new
+                parts.sort()
 
     def of(self, prompt: list[Stretch], block: int) -> int:
         """The first sender of a block of the prompt."""
         text, place = _place(prompt, block)
-        return next(number for first, end, number in self._parts[text] if first <= place < end)
+        parts = self._parts[text]
+        return parts[bisect_right(parts, place, key=_END)][2]
 
     def replace(self, prompt: list[Stretch], block: int, number: int) -> None:
         """The first sender lost this block: it is another's."""
         text, place = _place(prompt, block)
-        self._parts[text].insert(0, (place, place + 1, number))
+        parts = self._parts[text]
+        at = bisect_right(parts, place, key=_END)
+        first, end, before = parts[at]
+        split = [(first, place, before), (place, place + 1, number), (place + 1, end, before)]
+        parts[at : at + 1] = [part for part in split if part[0] < part[1]]
+
+    def keep(self, texts: Container[Hashable]) -> None:
+        """Forget all texts but these."""
+        self._parts = {text: parts for text, parts in self._parts.items() if text in texts}
+
+
+_END = itemgetter(1)
 
 
 def _place(prompt: list[Stretch], block: int) -> tuple[Hashable, int]:
@@ -88,12 +107,13 @@ class SglangCacheAware:
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        self._table = PromptTable(self.block_size, max(1, self.max_tree_size // (_CHARACTERS * self.block_size)))
+        self._table = PromptTable(self.block_size, max(1, self.max_tree_size // (CHARACTERS * self.block_size)))
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         if request.arrival_s >= (self._evictions + 1) * self.eviction_interval_s:
             self._evictions = int(request.arrival_s / self.eviction_interval_s)
             self._table.trim()
+            self._first.keep(self._table.texts)
         prompt = self._table.stretches(request)
         chosen = self._chosen(prompt, request, replicas)
         self._table.add(prompt, chosen.index, most=_ALL)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import doc
 
 from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.routers.prefix_affinity import BlockSize, Knowledge, MaxBlocks
+from simulator.fleet.routers.prefix_affinity import BlockSize, EventLag, Knowledge, MaxBlocks, check_lag
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Weighted:
     knowledge: Knowledge = "approximate"
     block_size: BlockSize = 16
     max_blocks: MaxBlocks = 1_000_000
+    kv_event_lag_s: EventLag = 0.0
     _table: PromptTable = field(init=False, repr=False)
     _sessions: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -46,6 +47,7 @@ class Weighted:
         check_parameters(self)
         if not (self.load or self.queue or self.kv or self.prefix or self.session):
             raise ValueError("load and all other weights are 0: at least one must be above")
+        check_lag(self.kv_event_lag_s, hears=self.reads_caches)
         self._table = PromptTable(self.block_size, self.max_blocks)
 
     @property

@@ -24,6 +24,7 @@ SETTINGS = [
     ("engine.policy=static", "engine.max_num_seqs=8", "engine.stream=false"),
     ("engine.policy=orca", "engine.max_num_seqs=8", "engine.max_queued_requests=3"),
     (SMALL, "replicas=3", "router={kind: least_loaded, signal_interval_s: 0.05}"),
+    (SMALL, "engine.max_num_seqs=2", "flow_control={queue_depth_threshold: 1, ttl_s: 1, max_requests: 6}"),
     (SMALL, "replicas=2", "router=prefix_affinity", "engine.enable_prefix_caching=true"),
 ]
 

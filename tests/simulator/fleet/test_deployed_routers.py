@@ -17,6 +17,7 @@ from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import DynamoKv
 from simulator.fleet.routers.llm_d import LlmD
 from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
+from simulator.fleet.routers.sglang_bucket import boundaries
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.fleet.scorers import HighestInTurn, prefix_scores, queue_scores
 from simulator.request import ArrivingRequest, PromptContent
@@ -156,6 +157,31 @@ def test_sglang_evicts_at_intervals() -> None:
     assert router._table.longest(router._table.stretches(asking(4, text(1, 16, 4, 0))))[0] == 4  # ends go first
 
 
+@pytest.mark.parametrize("run", [0, 1])
+def test_sglang_s_buckets_choose_as_recorded(run: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.fleet.routers.sglang_bucket.CHARACTERS", 1)
+    recording = recorded("sglang_bucket")["runs"][run]
+    router = load_router("sglang_bucket", recording["parameters"])
+    for row, (at_ms, length, taken) in enumerate(recording["requests"]):
+        request = asking(row, ())._replace(arrival_s=at_ms / 1000, input_tokens=length)
+        assert router.choose(request, fleet(0, 0, 0)).index == taken
+
+
+@pytest.mark.parametrize(
+    ("lengths", "share", "ends"),
+    [
+        ([33, 34, 34], 33, [33, 67]),
+        ([5, 10, 15, 20, 24, 26], 33, [20, 26]),
+        ([10, 20, 30, 40, 45, 57], 67, [40, 57]),
+        ([20], 6, [20, 27]),
+        ([7], 2, [7, 10]),
+    ],
+)
+def test_boundaries_move_as_in_sglang_s_own_tests(lengths: list[int], share: int, ends: list[int]) -> None:
+    """`test_load_balancing_conditions` and `test_adjust_boundary_1`, `_2` in bucket.rs."""
+    assert boundaries(lengths, share, 3) == ends
+
+
 def test_prefix_hash_bounds_the_load_of_a_popular_prefix() -> None:
     router = load_router("prefix_hash", {"prefix_tokens": 16, "overflow": "ring"})
     prompt = text(1, 64, 0, 1)
@@ -237,6 +263,26 @@ def test_llm_d_remembers_as_many_blocks_as_a_replica_has() -> None:
     assert router._table.held([Stretch(text_of, start + 1, stop)]) == {0: 10}
 
 
+def test_llm_d_picks_who_decodes_and_then_who_prefills() -> None:
+    """`PrefixBasedPDDecider`: apart from 48 tokens on that the picked one is not known to have; both picks remember."""
+    router = load_router("llm_d", {"block_size": 16, "non_cached_tokens": 48})
+    assert isinstance(router, LlmD)
+    loads = [SimpleNamespace(index=i, num_waiting=0, kv_utilization=0.0, num_blocks=99) for i in range(4)]
+    prefill, decode = Replicas(cast("Any", loads[:2])), Replicas(cast("Any", loads[2:]))
+
+    def picks(row: int, prompt: tuple[int, ...]) -> tuple[int, int | None]:
+        request = asking(row, prompt)
+        number = router.for_decode().choose(request, decode).index
+        return number, router.choose(request, prefill).index if router.prefills_apart(request, number) else None
+
+    first = picks(0, text(1, 64, 0, 0))
+    assert first[1] is not None
+    assert picks(1, text(1, 64, 1, 47)) == (first[0], None)
+    assert picks(2, text(1, 64, 2, 48)) == first  # of the replicas that prefill, the one that has the beginning
+    assert picks(3, text(2, 47, 3, 0))[1] is None  # shorter than the threshold
+    assert picks(4, text(3, 48, 4, 0))[1] is not None
+
+
 def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
     router = load_router("vllm_prefix_aware")
     prompt = text(1, 96, 0, 1)
@@ -247,7 +293,17 @@ def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dynamo_kv", "llm_d", "prefix_hash", "ray_prefix_aware", "sglang_cache_aware", "vllm_prefix_aware"]
+    "name",
+    [
+        "dynamo_kv",
+        "llm_d",
+        "prefix_hash",
+        "ray_prefix_aware",
+        "sglang_bucket",
+        "sglang_cache_aware",
+        "vllm_kv_aware",
+        "vllm_prefix_aware",
+    ],
 )
 def test_no_request_is_lost_or_served_twice(name: str) -> None:
     scenario = small(replicas=3, router=name, engine__enable_prefix_caching=True)

@@ -9,7 +9,6 @@ import pytest
 
 import scenarios
 from simulator.engine.clock import Clock
-from simulator.errors import InputError
 from simulator.fleet.gateway import FlowControl, Gateway
 from simulator.request import Request
 from simulator.results.records import Passage, Status
@@ -20,7 +19,8 @@ class Fleet:
     """A dispatch whose replicas are as full as the test says; it keeps what it was given, and when."""
 
     def __init__(self, *waiting: int, kv: float = 0.0) -> None:
-        self.replicas = [SimpleNamespace(num_waiting=each, kv_utilization=kv) for each in waiting]
+        self.replicas = [SimpleNamespace(num_waiting=each, expected=0, kv_utilization=kv) for each in waiting]
+        self.sides = (self.replicas,)
         self.given: list[tuple[float, int]] = []
         self.clock = Clock()
         self.ended: list[tuple[int, str]] = []
@@ -188,7 +188,37 @@ def test_a_gateway_that_never_holds_back_changes_nothing() -> None:
     assert scenarios.run(plain).summary.items() <= summary.items()
 
 
-def test_prefill_and_decode_apart_have_no_gateway_queue() -> None:
-    fleet = [{"name": role, "replicas": 1, "role": role} for role in ("prefill", "decode")]
-    with pytest.raises(InputError, match="prefill and decode apart"):
-        scenarios.run(small(fleet=fleet, flow_control={}))
+HALVES = [{"name": "p", "replicas": 2, "role": "prefill"}, {"name": "d", "replicas": 2, "role": "decode"}]
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 0.05])
+def test_prefill_and_decode_apart_have_one_queue(interval_s: float) -> None:
+    """Held back while the mean over both sides is too high; what is still prefilled elsewhere does not wait."""
+    fleet = [{**half, "replicas": count, "engine": {"max_num_seqs": 1}}
+             for half, count in zip(HALVES, (1, 2), strict=True)]  # fmt: skip
+    router = {"kind": "least_loaded", "signal_interval_s": interval_s}
+    control = {"queue_depth_threshold": 1, "kv_cache_util_threshold": 0.05, "ttl_s": 0.2}
+    scenario = small(fleet=fleet, router=router, flow_control=control)
+    scenario["workload"]["client"] = CLIENT
+    result = scenarios.run(scenario)
+    requests, passages = result.records.requests, result.records.passages
+    assert passages is not None
+    assert sorted(passages.row) == list(requests.row)
+    went = passages.row[passages.passage == Passage.DISPATCHED]
+    assert set(went) == set(np.flatnonzero(requests.replica >= 0))
+    assert np.isin(requests.status[went], [Status.FINISHED, Status.ABORTED]).all()
+    assert {Passage.DISPATCHED, Passage.EXPIRED} <= set(passages.passage)
+    assert (passages.wait_s > 0).any()
+    assert scenarios.run(scenario, fast_forward=False).summary == result.summary
+
+
+def test_a_gateway_that_never_holds_back_changes_nothing_of_halves() -> None:
+    plain = small(fleet=HALVES, router="least_loaded")
+    held = small(fleet=HALVES, router="least_loaded", flow_control={"queue_depth_threshold": 10**6, "ttl_s": None})
+    assert scenarios.run(plain).summary.items() <= scenarios.run(held).summary.items()
+
+
+def test_what_is_on_its_way_does_not_wait() -> None:
+    fleet = Fleet(8)
+    fleet.replicas[0].expected = 8
+    assert FlowControl().saturation(cast("Any", fleet.replicas)) == 0.0

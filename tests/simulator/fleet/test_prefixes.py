@@ -142,3 +142,16 @@ def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
             used.append(prefix)
         del used[: max(0, len(used) - most)]
         assert table.size(number) == len(used)
+
+
+def test_a_first_sender_is_forgotten_with_its_text() -> None:
+    table, senders = PromptTable(1, 4), FirstSenders()
+    old, new = table.stretches(asking(0, [1, 2, 3])), table.stretches(asking(1, [4, 5, 6, 7]))
+    for prompt in (old, new):
+        table.add(prompt, 0)
+        senders.add(prompt, 0)
+    senders.replace(new, 1, 2)
+    senders.keep(table.texts)
+    assert [senders.of(new, block) for block in range(4)] == [0, 2, 0, 0]
+    senders.add(old, 1)
+    assert [senders.of(old, block) for block in range(3)] == [1, 1, 1]
