@@ -9,7 +9,7 @@ they are shared (vllm/model_executor/layers/fused_moe/oracle/fp8.py, 0.17.1).
 TensorRT-LLM's are kept of Hopper alone. On B200 to GB300 servers ask for its backend TRTLLM (`moe_config` in
 SemiAnalysisAI/InferenceX, benchmarks/single_node/dsr1_fp4_b200_trt.sh), whose kernels vLLM and SGLang take too
 (flashinfer_trtllm): of DeepSeek-V3 in nvfp4 their times are equal within 5 % up to 256 tokens. Of SGLang and
-TensorRT-LLM the balanced loads alone are kept, so that all tables stay small.
+TensorRT-LLM the balanced and the gentler uneven loads are kept, those that `routed_experts` takes by default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.hardware.models import EXPERT_BYTES
 from simulator.timing.profile.physics import Physics
 from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, backend_of, load_expert_tables
-from simulator.timing.tables.routed_experts import BALANCED, WIDENED, expert_counts
+from simulator.timing.tables.routed_experts import BALANCED, GENTLE, WIDENED, expert_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,14 +58,21 @@ TWO_MATRICES = ((2688, 1856), (1024, 2688), (2048, 5120))
 OWN_GROUPS = ((7168, 2048, 8, 256),)
 """Hidden size, width, k and experts of models that choose among groups of experts (DeepSeek-V3's four of eight).
 
-Where the source lets vLLM's layer choose by logits (since 0.24), its balanced logits end up in half of the experts: up
-to twice as fast as the memory could read all of them, and slower than the uneven loads at 1,024 tokens."""
+Where the source lets the layer choose by its logits (vLLM's since 0.24, SGLang's), a token's experts stand in more than
+four groups, and those outside the best four are taken from the rest of these, from the first on. Balanced logits end up
+in half of the experts: up to twice as fast as the memory could read all of them. The first GPU that shares the experts
+gets most: with balanced loads 1.6 times as slow as with uneven ones at 16,384 tokens, where it is 0.6 to 0.9 times in
+each of the other models; with uneven ones 2.0 times as slow as where experts are divided by width (others 1.1 to 1.5).
+So of such rows only uneven loads of experts that are divided by width are kept."""
 
 _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8", "nvfp4": "nvfp4"}
 
 NOT_TAKEN = ("vllm_marlin_int4_moe",)
 """Kernels that vLLM would not take: up to 0.22 the source priced int4 by `fused_experts`, which is Triton's kernel
 whatever the rows are called, where vLLM takes Marlin; they are 2 to 3 times as slow as Marlin's rows since 0.24."""
+
+CHOOSING = ("vllm", "sglang")
+"""Engines of which the source measures the layer that chooses; of TensorRT-LLM the experts are given."""
 
 GIVEN = ("vllm_fused_moe",)
 """Kernels that were given the chosen experts, whatever the model's way to choose."""
@@ -145,17 +152,18 @@ def _left_out(rows: pd.DataFrame, engine: str) -> tuple[dict[str, str], pd.DataF
     if two.any():
         left["experts without a gate"] = f"{two.sum():,} rows of two matrices; all others have three"
     models = zip(*(rows[name] for name in ("hidden_size", "inter_size", "topk", "num_experts")), strict=True)
-    grouped = np.array([each in OWN_GROUPS for each in models]) & (rows["distribution"] == BALANCED).to_numpy()
-    grouped &= ~rows["kernel_source"].isin(GIVEN).to_numpy() & (engine == "vllm")
+    grouped = np.array([each in OWN_GROUPS for each in models]) & (engine in CHOOSING)
+    grouped &= ((rows["distribution"] == BALANCED) | (rows["moe_ep_size"] > 1)).to_numpy()
+    grouped &= ~rows["kernel_source"].isin(GIVEN).to_numpy()
     if grouped.any():
-        left["balanced loads of DeepSeek-V3"] = (
-            f"{grouped.sum():,} rows; its choice among groups of experts made the source's balanced logits uneven"
+        left["loads of DeepSeek-V3"] = (
+            f"{grouped.sum():,} rows; its choice among groups of experts gave the source's logits other loads"
         )
     other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
     if other.any():
         left["experts int4"] = f"{other.sum():,} rows of a Triton kernel, where vLLM takes Marlin"
     rows = rows[~(two | grouped | other)]
-    return left, rows if engine == "vllm" else rows[rows["distribution"] == BALANCED]
+    return left, rows if engine == "vllm" else rows[rows["distribution"].isin((BALANCED, GENTLE))]
 
 
 def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]:

@@ -116,15 +116,18 @@ def test_tables_are_made_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_impossible_or_something_else_is_left_out(tmp_path: Path) -> None:
+    groups = {"hidden_size": 7168, "inter_size": 2048, "num_experts": 256, "moe_dtype": "fp8_block"}
     rows = [
         *MODELS,
         row(num_tokens=256, latency=0.1),  # 1.2 GB in 100 us
         row(hidden_size=2688, inter_size=1856, topk=6),  # two matrices
-        row(hidden_size=7168, inter_size=2048, num_experts=256, moe_dtype="fp8_block"),  # groups of its own
-        row(hidden_size=7168, inter_size=2048, num_experts=256, moe_dtype="fp8_block", kernel_source="vllm_fused_moe"),
+        row(**groups),  # groups of its own
+        row(**groups, moe_ep_size=8, distribution="power_law_1.01"),
+        row(**groups, moe_tp_size=8, distribution="power_law_1.01"),  # which the sums of all GPUs do not show
+        row(**groups, kernel_source="vllm_fused_moe"),
         row(moe_dtype="int4_wo", kernel_source="vllm_marlin_int4_moe"),
     ]
     made = tabulate_experts(folder(tmp_path, rows), "mine", "h200")
-    assert made["rejected"] == {"experts bf16": [1, len(MODELS) + 1], "experts fp8_block": [0, 1]}
-    assert set(made["left_out"]) == {"experts without a gate", "balanced loads of DeepSeek-V3", "experts int4"}
+    assert made["rejected"] == {"experts bf16": [1, len(MODELS) + 1], "experts fp8_block": [0, 2]}
+    assert set(made["left_out"]) == {"experts without a gate", "loads of DeepSeek-V3", "experts int4"}
     assert set(made["precisions"]) == {"bf16", "fp8_block"}

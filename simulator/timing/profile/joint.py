@@ -13,7 +13,7 @@ def joint_us(attention: Attention, shape: StepShape) -> float:
 
 def _apart_us(attention: Attention, prompt: PrefillTable, shape: StepShape) -> float:
     """Where prompts and decodes were measured apart."""
-    seqs, decode_context, chunks, tokens, context, all_pairs, _, _, longest, _, _, _, _, _, _, _ = shape
+    seqs, decode_context, chunks, tokens, context, all_pairs, _, _, longest = shape[:9]
     pairs = float(all_pairs)
     if prompt.windowed:
         pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
@@ -29,7 +29,7 @@ def _apart_us(attention: Attention, prompt: PrefillTable, shape: StepShape) -> f
 
 def _together_us(prompt: JointTable, shape: StepShape) -> float:
     """Where they were measured in one kernel."""
-    seqs, decode_context, chunks, tokens, _, pairs, _, _, longest, _, _, _, _, _, _, _ = shape
+    seqs, decode_context, chunks, tokens, _, pairs, _, _, longest = shape[:9]
     mean = decode_context / seqs if seqs else 0.0
     cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
     counts = prompt_counts(chunks, tokens, pairs, longest, seqs, mean, prompt.knee_keys)

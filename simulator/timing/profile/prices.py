@@ -52,7 +52,8 @@ class StepPrices:
         self._sampled_s: dict[int, float] = {}
 
     def step_s(self, shape: StepShape) -> float:
-        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _, _, drafts, _, _, _, _, _ = shape
+        seqs, context, prefill_seqs, prefill_tokens = shape[:4]
+        drafts = shape.draft_tokens
         if drafts:
             attention_us = verify_us(self._attention, shape, self._group)
         elif not prefill_tokens:
@@ -60,25 +61,28 @@ class StepPrices:
         else:
             attention_us = joint_us(self._attention, shape)
         if self._skew is not None:
-            attention_us += self._skew.us(seqs, context, longest, squares, False)
-        fixed_s = self.of_tokens_s(seqs + prefill_tokens + drafts)
+            attention_us += self._skew.us(seqs, context, shape.decode_longest, shape.decode_squares, False)
+        tokens = seqs + prefill_tokens + drafts
+        fixed_s = self._tokens_s.get(tokens) or self.of_tokens_s(tokens)
         if drafts and self._samples_drafts:  # each draft has a row of logits, and the host has work for each request
             fixed_s += self.of_sampled_s(seqs + prefill_seqs + drafts) - self.host_per_seq_s * drafts
         else:
-            fixed_s += self.of_sampled_s(seqs + prefill_seqs)
+            rows = seqs + prefill_seqs
+            fixed_s += self._sampled_s.get(rows) or self.of_sampled_s(rows)
         seconds = fixed_s + self._layers * attention_us * 1e-6
-        if seconds < self._launch_s and prefill_tokens and seqs + prefill_tokens + drafts > self._launched_above:
+        if seconds < self._launch_s and prefill_tokens and tokens > self._launched_above:
             return self._launch_s
         return seconds
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        seqs, context, _, _, _, _, longest, squares, _, _, _, _, _, _, _, _ = shape
+        seqs, context = shape[:2]
         row = self._rows.get(seqs)
         if row is None:
             row = self._rows[seqs] = (self.of_tokens_s(seqs) + self.of_sampled_s(seqs), self._decodes.lines(seqs))
         fixed_s, lines = row
         if self._skew is not None:  # the same in every step of the run
-            fixed_s += self._layers * self._skew.us(seqs, context, longest, squares, True) * 1e-6
+            skew_us = self._skew.us(seqs, context, shape.decode_longest, shape.decode_squares, True)
+            fixed_s += self._layers * skew_us * 1e-6
         return run_on_lines(lines, fixed_s, context, seqs, repeat)
 
     def padded(self, tokens: int) -> int:

@@ -59,18 +59,19 @@ from simulator.timing.tables.products import (
 from simulator.timing.tables.routed_experts import (
     AUTO,
     EVEN,
+    FoundExperts,
     chooses_experts,
     errors_of_experts,
     has_experts,
     routed_experts,
 )
+from simulator.timing.tables.shared_experts import seen_beside
 from simulator.timing.tables.table_files import engine_of
 from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
-FUSING = "TensorRT-LLM"
-"""The engine whose all-reduces add the residual and normalise (`AllReduceFusionOp.RESIDUAL_RMS_NORM`)."""
+DATA_CENTRE = ("h100", "h200", "b200", "b300", "gb200", "gb300")
 LEAST_MEASURED = 4
 """Fewer GPUs say too little of all-reduces among many."""
 NETWORK_GB_S, NETWORK_LATENCY_US = 50.0, 20.0
@@ -110,8 +111,8 @@ def compose(
         experts, found = _experts(tables, near, model, ranks, way, parts, layer)
         read.append({**found.document, "errors": errors_of_experts(found, model)})
     around = elementwise(model, gpu, ranks)
-    if ranks > 1 and engine_of(tables.software) == FUSING:
-        del around["norm"]
+    for name in _held_elsewhere(engine_of(tables.software), model, tables.gpu, ranks):
+        around.pop(name, None)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     skew = None
     if model.kv_lora_rank:
@@ -151,6 +152,23 @@ def compose(
         all_reduce=reduce,
         document=_document(tables, model, parts, read),
     )
+
+
+def _held_elsewhere(engine: str, model: Model, gpu: str, ranks: int) -> list[str]:
+    """Return the element-wise operators that other parts hold.
+
+    All-reduces that add the residual and normalise: TensorRT-LLM's (`AllReduceFusionOp.RESIDUAL_RMS_NORM`), and by
+    default SGLang's on Hopper and Blackwell for DeepSeek-V3, Kimi, gpt-oss, GLM-4.5 and Qwen3's experts
+    (`enable_flashinfer_allreduce_fusion`, server_args.py). Attention that was measured with its write of the cache, and
+    TensorRT-LLM's with rope too (collector/sglang/collect_attn.py and collector/trtllm of ai-dynamo/aiconfigurator).
+    """
+    if engine == "TensorRT-LLM":
+        return ["rope", "cache_write", *(["norm"] if ranks > 1 else [])]
+    if engine != "SGLang":
+        return []
+    others = model.has_states or model.index_topk or model.qk_norm_whole
+    fuses = gpu in DATA_CENTRE and model.experts > 0 and not others
+    return ["cache_write", *(["norm"] if fuses and ranks > 1 else [])]
 
 
 def _document(
@@ -219,13 +237,7 @@ def _experts(
     """The routed experts, and the tables that they come from. What stands beside them goes into `layer`, as a mean over
     all layers: router, choice of experts, experts that every token uses, and the feed-forward of layers without.
     """
-    for found in near:
-        try:
-            routed, alone = routed_experts(found, model, ranks, *how)
-            break
-        except InputError:
-            if found is near[-1]:
-                routed, alone = routed_experts(near[0], model, ranks, *how)
+    found, (routed, alone) = _best(near, model, ranks, how, engine_of(tables.software))
     words = f"{alone.words}, {alone.kernel}"
     if found.software != tables.software:
         words = as_under(words, found.software)
@@ -236,15 +248,36 @@ def _experts(
         others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
         parts.append(PartSource("top_k", ASSUMED, "a launch"))
     dtype = precision(model)
-    for name, width, share in (
-        ("shared", model.shared_experts * model.intermediate, routed.share),
-        ("dense", model.dense_intermediate, 1.0 - routed.share),
-    ):
-        if width and share:
-            for op, (n, k) in feed_forward(model, width, ranks).items():
-                others[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
-    layer |= others
+
+    def products(name: str, width: int, share: float) -> dict[str, Curve]:
+        sizes = feed_forward(model, width, ranks) if width and share else {}
+        return {
+            f"{name}_{op}": scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
+            for op, (n, k) in sizes.items()
+        }
+
+    shared = products("shared", model.shared_experts * model.intermediate, routed.share)
+    if shared:
+        others["shared_experts"] = seen_beside(list(shared.values()), routed, engine_of(tables.software))
+        parts.append(PartSource("shared_experts", ESTIMATED, "hidden behind the routed ones in small batches"))
+    layer |= others | products("dense", model.dense_intermediate, 1.0 - routed.share)
     return routed, found
+
+
+def _best(
+    near: list[ExpertTables], model: Model, ranks: int, how: tuple[str, str, bool], engine: str
+) -> tuple[ExpertTables, tuple[RoutedExperts, FoundExperts]]:
+    """The first tables that have such experts; of another engine's, those that measured this size before others."""
+    extrapolated = None
+    for each in near:
+        try:
+            found = routed_experts(each, model, ranks, *how)
+        except InputError:
+            continue
+        if engine_of(each.software) == engine or found[1].how == MEASURED:
+            return each, found
+        extrapolated = extrapolated or (each, found)
+    return extrapolated or (near[0], routed_experts(near[0], model, ranks, *how))  # which refuses
 
 
 def _product(

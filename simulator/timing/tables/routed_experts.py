@@ -50,6 +50,9 @@ USUAL = "usual"
   experts 64 tokens with 8 each read 180, where tokens that choose read 222. Measured times differ so, by 10 to 20 %.
 - A prompt takes as long as its tiles. Balanced rows of 2^n tokens fill each tile to the last row, so `even` has whole
   tiles alone; loads that differ leave half a tile of each expert empty, and `GENTLE` was measured with that.
+- GPUs that share experts wait for the fullest. Of 32 with DeepSeek-R1, whose gate was trained to be even, it got 2.56
+  times the mean of 1,024, with a standard deviation of 0.48 (examples/wide_ep/ep_load_balancer/README.md of
+  TensorRT-LLM, without a balancer); `GENTLE` gives 2.5 and 0.6 there.
 """
 GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
 """Beside the measured sizes, those at which a curve of even loads is worked out."""
@@ -168,8 +171,11 @@ def routed_experts(
 
 
 def chooses_experts(kernel: str) -> bool:
-    """True if the measured kernel takes the router's logits; otherwise it was given the chosen experts."""
-    return "monolithic" in kernel or kernel == "vllm_mxfp4_moe"
+    """True if the measured kernel takes the router's logits; otherwise it was given the chosen experts.
+
+    SGLang hands them over for FlashInfer's (`TopKOutputFormat.BYPASSED`, sglang/srt/layers/moe/topk.py).
+    """
+    return "monolithic" in kernel or kernel.endswith("flashinfer_trtllm_moe") or kernel == "vllm_mxfp4_moe"
 
 
 def even_curve(balanced: Curve, experts: int, top_k: int) -> Curve:

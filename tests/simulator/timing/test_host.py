@@ -41,7 +41,7 @@ def built(chosen: scenarios.Scenario) -> CostModel:
         ({"version": "0.11"}, 1.3, 72),
         ({"version": "0.11", "async_scheduling": True}, 0.3, 14.677734375),
         ({"policy": "vllm_v0"}, 1.3, 72),
-        ({"policy": "sglang"}, 1.7, 15),
+        ({"policy": "sglang"}, 2.9, 0),
         ({"policy": "sglang", "async_scheduling": False}, 1.3, 72),
         ({"policy": "tensorrt_llm"}, 0, 0),
         ({"policy": "tensorrt_llm", "async_scheduling": False}, 1.3, 72),

@@ -81,11 +81,11 @@ def test_products_by_block_are_as_much_slower_than_plain_ones_as_where_both_were
     sizes = np.array([8.0, 512.0])
 
     def curve(surface: Surface) -> list[float]:
-        found = product_curve(surface, 4096, 7168, sizes, 1)
+        found = product_curve(surface, 2 * 18432, 7168, sizes, 1)
         return [found.at(size) for size in sizes]
 
-    blocks = composed(V3, 1).profile.layer_curves["shared_gate_up"]
-    share = 58 / 61  # of the layers
+    blocks = composed(V3, 1).profile.layer_curves["dense_gate_up"]
+    share = 3 / 61  # of the layers
     for size, mine, plain, slow in zip(sizes, curve(own), curve(known["fp8"]), curve(known["fp8_block"]), strict=True):
         assert blocks.at(size) / share == pytest.approx(mine * slow / plain, rel=0.02)
         assert slow > 1.1 * plain

@@ -173,9 +173,10 @@ def test_a_layer_has_router_choice_shared_experts_and_its_share_of_dense_layers(
     model = replace(MIXTRAL, shared_experts=1, dense_layers=1, dense_intermediate=8192)
     profile = compose(tables, model, H100, 1)
     curves = profile.layer_curves
-    assert {"router", "top_k", "shared_gate_up", "shared_down", "dense_gate_up", "dense_down"} < set(curves)
+    assert {"router", "top_k", "shared_experts", "dense_gate_up", "dense_down"} < set(curves)
     whole = compose(tables, replace(MIXTRAL, experts=0, active_experts=0), H100, 1).layer_curves
-    assert curves["shared_gate_up"].at(64) == pytest.approx(0.75 * whole["gate_up"].at(64))
+    each = whole["gate_up"].at(64) + whole["down"].at(64)
+    assert curves["shared_experts"].at(64) == pytest.approx(0.75 * each, rel=1e-4)
     assert isinstance(profile.experts, RoutedExperts)
     assert profile.experts.us(64) == pytest.approx(0.75 * find_experts(TABLES, model, 1, 1).curve.at(64))
     how = {part.name: str(part) for part in parts_of(profile)}
