@@ -76,10 +76,11 @@ class Launch:
     in a name stands for anything.
     `defaults` are the server's own where they depend on its circumstances; a key of `instead` that is given stands for
     the defaults of others. `fixed` is written for a policy without these keys; `written` are values that differ from
-    the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from those
-    that one does, and from the name of the `model` and the keys that flags `said`. `is_own` says that the policy is the
-    server's own, and not only near to it. `container` is an image that starts the server. `balancer` is the router
-    among data-parallel ranks that the server has of its own, '' for none; its flag of `replicas` says how many ranks.
+    the policy's parameters when they are written, and `joined` makes keys of the policy that no flag says from
+    those that one does, and from the name of the `model`, the keys that flags `said`, and a server's data-parallel
+    `ranks`. `is_own` says that the policy is the server's own, and not only near to it. `container` is an image
+    that starts the server. `balancer` is the router among data-parallel ranks that the server has of its own, ''
+    for none; its flag of `replicas` says how many ranks.
     A server of the same program from before a version says so: `until` is that version, `switch` a variable that asks
     for it, `told_by` the remark on its commands.
     """

@@ -45,12 +45,13 @@ def deployed(scenario: Scenario, replicas: int | None = None) -> Deployed | str:
     if any(flag.key == STATIC for flag in launch.flags) and values[STATIC] is None:
         values[STATIC] = _static_share(scenario, built)
     values["sampling"] = None if scenario.sampling is None else scenario.sampling.model_dump(exclude_none=True) or None
-    values |= launch.written(built, values) if launch.written is not None else {}
     count = scenario.replicas if replicas is None else replicas
     shares = scenario.hardware.enable_expert_parallel and count > 1
     is_own = scenario.routing.kind == launch.balancer
-    ranks = count if launch.balancer and (shares or is_own) else 1
+    has_ranks = any(flag.key == "replicas" for flag in launch.flags)
+    ranks = count if has_ranks and (shares or is_own) else 1
     values["replicas"] = ranks if ranks > 1 else None
+    values |= launch.written(built, values) if launch.written is not None else {}
     model = HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL
     remarks = [*(launch.remarks(built, values) if launch.remarks is not None else ())]
     if ranks > 1 and not is_own:

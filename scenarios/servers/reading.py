@@ -42,7 +42,7 @@ def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
     if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
         said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")
     if "replicas" in read.taken:
-        ranks, flag = read.taken["replicas"]
+        ranks, flag = read.taken["ranks"] = read.taken["replicas"]
         if "replicas" in said:  # so many servers, each of so many ranks
             number, where = said["replicas"]
             read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")

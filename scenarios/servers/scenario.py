@@ -145,6 +145,7 @@ def _accept(given: dict[str, Any], places: dict[str, str], notes: list[str]) -> 
 
 def _settle(launch: Launch, data: dict[str, Any], given: dict[str, Any], places: dict[str, str]) -> None:
     """Put what was given into the data; what the policy does not have, and defaults that are its own, are left out."""
+    given.pop("ranks", None)
     widths = {key.removeprefix("model."): given.pop(key) for key in list(given) if key.startswith("model.")}
     widths = {key: value for key, value in widths.items() if value is not None}
     if widths:

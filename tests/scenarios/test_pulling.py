@@ -10,35 +10,43 @@ from simulator.errors import InputError
 from simulator.results.records import Status
 
 
-def served(transfer: dict[str, Any], *, turns: int = 1, caches: bool = True, **clients: Any) -> Any:
+def served(
+    transfer: dict[str, Any], *, turns: int = 1, caches: bool = True, router: Any = "round_robin", **clients: Any
+) -> Any:
     """A run of two groups, of which one decodes."""
+    return scenarios.run(scenario(transfer, turns=turns, caches=caches, router=router, **clients))
+
+
+def scenario(
+    transfer: dict[str, Any], *, turns: int = 1, caches: bool = True, router: Any = "round_robin", **clients: Any
+) -> dict[str, Any]:
+    """Two groups, of which one decodes."""
     decode = {"num_gpu_blocks": 3000}
-    return scenarios.run(
-        {
-            "model": "llama-3.1-8b",
-            "hardware": {"gpu": "h200"},
-            "cost": {"kind": "roofline"},
-            "engine": {"policy": "chunked_prefill"},
-            "fleet": [
-                {"name": "p", "role": "prefill"},
-                {"name": "d", "role": "decode", "hardware": decode, "engine": {"enable_prefix_caching": caches}},
+    return {
+        "router": router,
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h200"},
+        "cost": {"kind": "roofline"},
+        "engine": {"policy": "chunked_prefill"},
+        "fleet": [
+            {"name": "p", "role": "prefill"},
+            {"name": "d", "role": "decode", "hardware": decode, "engine": {"enable_prefix_caching": caches}},
+        ],
+        "kv_transfer": transfer,
+        "workload": {
+            "requests": 60,
+            "classes": [
+                {
+                    "name": "chat",
+                    "arrival": {"process": "poisson", "rate": 4},
+                    "input": {"dist": "lognormal", "median": 900, "p99": 4000, "max": 6000},
+                    "output": {"dist": "lognormal", "median": 60, "p99": 200, "max": 300},
+                    "session": {"turns": {"dist": "fixed", "value": turns}, "context": "accumulate"},
+                }
             ],
-            "kv_transfer": transfer,
-            "workload": {
-                "requests": 60,
-                "classes": [
-                    {
-                        "name": "chat",
-                        "arrival": {"process": "poisson", "rate": 4},
-                        "input": {"dist": "lognormal", "median": 900, "p99": 4000, "max": 6000},
-                        "output": {"dist": "lognormal", "median": 60, "p99": 200, "max": 300},
-                        "session": {"turns": {"dist": "fixed", "value": turns}, "context": "accumulate"},
-                    }
-                ],
-                **clients,
-            },
-        }
-    )
+            **clients,
+        },
+    }
 
 
 PULL = {"connector": "nixl", "bandwidth_gb_s": 25, "latency_s": 0.001}
@@ -97,3 +105,25 @@ def test_bad_input_is_refused_with_its_place(transfer: dict[str, Any], told: str
     with pytest.raises(InputError, match="kv_transfer") as refused:
         served(transfer)
     assert told in str(refused.value)
+
+
+def test_llm_d_prefills_little_where_it_decodes() -> None:
+    """`non_cached_tokens`: what is not known of a conversation's turn is computed by the replica that decodes."""
+    asked = scenario(PULL, turns=4, router={"kind": "llm_d", "non_cached_tokens": 700})
+    run = scenarios.run(asked)
+    requests, moved = run.records.requests, run.records.transfers
+    assert moved is not None
+    assert (requests.status == Status.FINISHED).all()
+    here = np.setdiff1d(requests.row, moved.row)
+    assert 5 < len(here) < 50
+    computed = requests.input_tokens - requests.cached_tokens
+    assert computed[here].max() < 700 + 64
+    assert (requests.first_token_s[here] > requests.arrival_s[here]).all()
+    assert scenarios.run(asked, fast_forward=False).summary == run.summary
+    apart = served(PULL, turns=4, router="llm_d")
+    assert sorted(apart.records.transfers.row) == list(range(60))
+
+
+def test_only_who_pulls_can_prefill_by_itself() -> None:
+    with pytest.raises(InputError, match="only decoding replicas that pull"):
+        served({"bandwidth_gb_s": 25}, caches=False, router={"kind": "llm_d", "non_cached_tokens": 10})

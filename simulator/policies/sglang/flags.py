@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.policies.sglang import speculative_flags
+from simulator.policies.sglang import rank_flags, speculative_flags
 from simulator.servers import Flag, Launch, Startup
 
 _MAX_PREFILL_TOKENS = 16384
@@ -38,7 +38,9 @@ def _defaults(startup: Startup) -> Mapping[str, object]:
     drafts = given.get(speculative_flags.KEY) or {}
     drafts = drafts if drafts.get("num_speculative_tokens") else {}
     ranks = given.get("hardware.tensor_parallel", 1)
-    reserved = 512 + 1.5 * max(chunk if chunk > 0 else prefill, 2048) + 2 * (few if ranks < 4 else many) + 128 * ranks
+    graphs = few if ranks < 4 else many
+    reserved = 512 + 1.5 * max(chunk if chunk > 0 else prefill, 2048) + 2 * graphs + 128 * ranks
+    reserved += rank_flags.reserved_mib(given, graphs)
     reserved = max(reserved, 10 * 1024) if startup.memory_gib > 60 else reserved
     reserved += {"ngram": 0, "draft_model": 6 * 1024}.get(drafts.get("method", "ngram"), 2 * 1024)
     return {
@@ -52,22 +54,26 @@ def _defaults(startup: Startup) -> Mapping[str, object]:
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
     """Return drafts, and the bound of a step, which SGLang does not have: as wide as its chunks and its prefills."""
-    sizes = [found.get(f"engine.{key}") or 0 for key in ("chunked_prefill_size", "max_prefill_tokens")]
-    drafts = speculative_flags.joined(found)
-    made = {"engine.max_num_batched_tokens": max(sizes), speculative_flags.KEY: drafts}
-    if drafts is not None and "engine.max_num_seqs" not in found["said"]:
-        made["engine.max_num_seqs"] = speculative_flags.MAX_RUNNING_REQUESTS
+    drafts, seqs = speculative_flags.joined(found), "engine.max_num_seqs"
+    made: dict[str, object] = {}
+    if drafts is not None and seqs not in found["said"]:
+        found = {**found, seqs: speculative_flags.MAX_RUNNING_REQUESTS, "said": {*found["said"], seqs}}
+        made[seqs] = found[seqs]
+    made |= rank_flags.joined(found)
+    sizes = [{**found, **made}.get(f"engine.{key}") or 0 for key in ("chunked_prefill_size", "max_prefill_tokens")]
+    made |= {"engine.max_num_batched_tokens": max(sizes), speculative_flags.KEY: drafts}
     return made
 
 
 def _written(policy: Any, values: Mapping[str, object]) -> Mapping[str, object]:
     step, chunk = policy.max_num_batched_tokens, policy.chunked_prefill_size or policy.max_num_batched_tokens
     prefill = policy.max_prefill_tokens or step
-    return {
+    own = {
         "engine.chunked_prefill_size": min(step, chunk),
         "engine.max_prefill_tokens": prefill if chunk > 0 else min(step, prefill),
         **speculative_flags.written(values.get(speculative_flags.KEY)),
     }
+    return {**own, **rank_flags.written({**values, **own})}
 
 
 LAUNCH = Launch(
@@ -90,12 +96,13 @@ LAUNCH = Launch(
         Flag("--prefill-delayer-token-usage-low-watermark", "engine.prefill_delayer_token_usage_low_watermark"),
         Flag("--prefill-delayer-queue-min-ratio", "engine.prefill_delayer_queue_min_ratio"),
         Flag("--prefill-delayer-max-delay-ms", "engine.prefill_delayer_max_delay_ms"),
+        Flag("--scheduler-recv-interval", "engine.scheduler_recv_interval", default=1),
         *speculative_flags.FLAGS,
         Flag("--page-size", "engine.block_size", default=1, always=True),
         Flag("--disable-radix-cache", "engine.enable_prefix_caching", default=True, means=False),
         Flag("--disable-overlap-schedule", "engine.async_scheduling", default=True, means=False),
         Flag("--max-queued-requests", "engine.max_queued_requests"),
-        Flag("--dp-size --data-parallel-size --dp", "replicas", is_written=False),
+        *rank_flags.FLAGS,
         Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
              words={1: FP8, 2: ("bf16", "bfloat16"), None: ("auto",)}),
         Flag("--quantization", "model.dtype_bytes", is_written=False, words={1: ("fp8", "w8a8_fp8")}),
@@ -121,7 +128,7 @@ LAUNCH = Launch(
         "*torch-compile* torchao-config",
         "step times are those of `cost`, whatever the kernels": "*attention-backend *-backend sampling-backend "
         "disable-custom-all-reduce enable-*allreduce* enable-nccl-nvls enable-symm-mem *flashinfer* *deepep* moe-* "
-        "*two-batch-overlap tbo-* *eplb* ep ep-* expert-parallel-size enable-dp-attention enable-dp-lm-head "
+        "*two-batch-overlap tbo-* *eplb* ep-* enable-dp-lm-head "
         "disable-shared-experts-fusion disable-chunked-prefix-cache num-continuous-decode-steps triton-* dtype",
         "of speculative decoding, the number and shape of drafts are modelled": "speculative-*",
         "adapters are not modelled yet": "*lora*",
@@ -129,7 +136,7 @@ LAUNCH = Launch(
         "enable-hierarchical-cache enable-lmcache cpu-offload-gb offload-*",
         "prompts of tokens alone are modelled": "*mm-* *multimodal*",
         "this rule of the scheduler is not modelled yet": "*priority* enable-dynamic-chunking min-free-slots-delay "
-        "prefill-decode-interval* load-balance-method radix-eviction-policy scheduler-recv-interval",
+        "prefill-decode-interval* load-balance-method radix-eviction-policy",
     },
     container="lmsysorg/sglang:latest",
     port=30000,

@@ -9,14 +9,15 @@ memory to requests, the second gives the tokens of a step to those that have mem
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import doc
+from annotated_types import Ge, Le, doc
 
-from simulator.parameters import check_parameters
+from simulator.parameters import CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import FRONT_END, LIKE_VLLM_0_15, SYNC
+from simulator.policies.tensorrt_llm.batch_wait import plan_with_wait
 from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
@@ -58,6 +59,9 @@ class TensorrtLlm:
     is on its way. It costs a request a step more before its first token. With a cost of one's own it is off unless
     asked for, so that the three capacity policies compare on one loop.
 
+    With `batch_wait_timeout_iters` and `batch_wait_max_tokens_ratio` prompts wait beside decodes until a step would
+    have that share of `max_num_batched_tokens`, for so many steps at most.
+
     Where TensorRT-LLM would wait for ever, for a block is longer than a step, a whole step is the unit of chunks.
     """
 
@@ -68,6 +72,10 @@ class TensorrtLlm:
     order: OrderName = "fcfs"
     context_chunking_policy: ContextChunkingPolicy = "first_come_first_served"
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: the overlap scheduler")] = False
+    batch_wait_timeout_iters: Annotated[CountOrZero, doc("steps that prompts wait for others, at most; 0: none")] = 0
+    batch_wait_max_tokens_ratio: Annotated[
+        float, Ge(0), Le(1), doc("share of a step's tokens at which prompts wait no longer; 0: none wait")
+    ] = 0.0
     version: Annotated[
         Literal["1.0", "1.1", "1.2", "1.3"], doc("the release of TensorRT-LLM; the rules followed are the same for all")
     ] = "1.3"
@@ -118,6 +126,8 @@ class TensorrtLlm:
         return refuse_reservation(request, num_blocks, block_size) if self._grants else None
 
     def plan(self, view: View) -> StepPlan:
+        if self.batch_wait_timeout_iters and self.batch_wait_max_tokens_ratio:
+            return plan_with_wait(view, self._limits, self.batch_wait_timeout_iters, self.batch_wait_max_tokens_ratio)
         return step(view, self._limits)
 
 

@@ -21,10 +21,29 @@ def _defaults(startup: Startup) -> Mapping[str, object]:
 
 
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return what the policy cannot do as the server does: max_utilization on the overlap scheduler."""
-    return {"engine.async_scheduling": False} if found.get("engine.capacity_policy") == "max_utilization" else {}
+    """Return what the policy cannot do as the server does: max_utilization on the overlap scheduler; and its ranks.
+
+    With data-parallel attention each GPU is a rank, with batches and tokens of its own (`Mapping.attn_tp_size`).
+    """
+    made: dict[str, object] = {}
+    if found.get("engine.capacity_policy") == "max_utilization":
+        made["engine.async_scheduling"] = False
+    ranks = found.get("hardware.tensor_parallel", 1) if found.get(_ATTENTION) else 1
+    if ranks > 1:
+        made |= {"replicas": ranks * found.get("replicas", 1), "hardware.tensor_parallel": 1}
+    if ranks > 1 or (found.get(_EXPERTS) or 1) > 1:
+        made["hardware.enable_expert_parallel"] = True
+    return made
 
 
+def _written(_: Any, values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the flag of experts that one server's GPUs share."""
+    shares = values["hardware.enable_expert_parallel"]
+    return {_EXPERTS: values["hardware.tensor_parallel"]} if shares else {}
+
+
+_ATTENTION = "engine.enable_attention_dp"  # these two keys only `joined` and `written` know
+_EXPERTS = "engine.ep_size"
 _OF_FREE = "a share of what weights leave free: give `hardware.num_gpu_blocks`, or hardware.gpu_memory_utilization"
 LAUNCH = Launch(
     programs=("trtllm-serve", "trtllm-serve serve", "dynamo.trtllm"),
@@ -34,6 +53,8 @@ LAUNCH = Launch(
         Flag("--tp_size --tensor_parallel_size", "hardware.tensor_parallel", default=1),
         Flag("--max_batch_size", "engine.max_num_seqs", default=2048, always=True),
         Flag("--max_num_tokens", "engine.max_num_batched_tokens", default=8192, always=True),
+        Flag("--ep_size --moe_expert_parallel_size", _EXPERTS, default=1),
+        Flag("--enable_attention_dp", _ATTENTION, means=True, is_written=False),
         Flag("--enable_chunked_prefill", "engine.enable_chunked_prefill", means=True, is_written=False),
     ),
     options=(
@@ -45,8 +66,12 @@ LAUNCH = Launch(
         Flag("scheduler_config.context_chunking_policy", "engine.context_chunking_policy",
              default="first_come_first_served", always=True,
              words=_upper("first_come_first_served", "equal_progress")),
+        Flag("batch_wait_timeout_iters", "engine.batch_wait_timeout_iters", default=0),
+        Flag("batch_wait_max_tokens_ratio", "engine.batch_wait_max_tokens_ratio", default=0.0),
         Flag("kv_cache_config.tokens_per_block", "engine.block_size", default=32, always=True),
         Flag("kv_cache_config.dtype", "model.kv_dtype_bytes", is_written=False, words={1: ("fp8",), None: ("auto",)}),
+        Flag("enable_attention_dp", _ATTENTION, means=True, is_written=False),
+        Flag("moe_expert_parallel_size", _EXPERTS, is_written=False),
         Flag("tensor_parallel_size", "hardware.tensor_parallel", is_written=False),
         Flag("max_batch_size", "engine.max_num_seqs", is_written=False),
         Flag("max_num_tokens", "engine.max_num_batched_tokens", is_written=False),
@@ -68,9 +93,9 @@ LAUNCH = Launch(
         "kv-cache-config.enable-partial-reuse kv-cache-config.*",
         "a replica is one pipeline stage: see `hardware.tensor_parallel`": "pp-size pipeline-parallel-size "
         "*cp-size context-parallel-size",
-        "step times are those of `cost`, whatever the kernels": "cuda-graph-config* moe-* ep-size cluster-size "
-        "moe-expert-parallel-size attn-backend allreduce-strategy enable-attention-dp attention-dp-config* "
-        "torch-compile-config* use-cuda-graph dtype enable-autotuner quant-config* batch-wait-*",
+        "step times are those of `cost`, whatever the kernels": "cuda-graph-config* moe-* cluster-size "
+        "attn-backend allreduce-strategy attention-dp-config* "
+        "torch-compile-config* use-cuda-graph dtype enable-autotuner quant-config* batch-wait-timeout-ms",
         "speculative decoding is not modelled yet": "speculative-config* ",
         "adapters are not modelled yet": "*lora*",
         "prompts of tokens alone are modelled": "media-io-kwargs *multimodal*",
@@ -80,4 +105,5 @@ LAUNCH = Launch(
     remarks=_remarks,
     defaults=_defaults,
     joined=_joined,
+    written=_written,
 )  # fmt: skip

@@ -45,7 +45,7 @@ def step(view: View, limits: TensorrtLlmLimits) -> StepPlan:
         return StepPlan(
             preempt=tuple([Preemption(request) for request in paused]),
             prefill=chunks,
-            requeue=_queue_by_arrival(view, paused, chunks) if limits.by_arrival else None,
+            requeue=queue_by_arrival(view, paused, chunks) if limits.by_arrival else None,
         )
     if chunks:
         return step_plan(prefill=chunks)
@@ -123,7 +123,7 @@ def _pause_latest(view: View, begun: list[RequestView]) -> tuple[list[RequestVie
     return [request for request in view.prefilling if request not in paused], paused
 
 
-def _queue_by_arrival(view: View, paused: list[RequestView], chunks: tuple[Chunk, ...]) -> tuple[RequestView, ...]:
+def queue_by_arrival(view: View, paused: list[RequestView], chunks: tuple[Chunk, ...]) -> tuple[RequestView, ...]:
     """The front of the queue when the paused are back in it and those with chunks have left it."""
     entered = {chunk.request for chunk in chunks}
     latest = max(map(_ARRIVAL, paused))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from scenarios.plan.deploy import deploy
 from scenarios.servers.scenario import Found, make
 from scenarios.servers.source import choose, read_source
 from simulator.errors import InputError
@@ -77,6 +78,8 @@ def key(found: Found, path: str) -> Any:
         ("sglang serve --model-path {m} --speculative-algorithm NGRAM --max-running-requests 9",
          "engine.max_num_seqs", 9),
         ("sglang serve --model-path {m}", "engine.max_num_seqs", 2048),
+        ("sglang serve --model-path {m} --tp 4 --dp 2", "hardware.tensor_parallel", 4),
+        ("sglang serve --model-path {m} --dp 1 --enable-dp-attention", "engine.schedule_conservativeness", 1.0),
         ("trtllm-serve serve {m} --max_batch_size 5", "engine.max_num_seqs", 5),
         ("python3 -m dynamo.vllm --model {m} --max-num-seqs 6", "engine.max_num_seqs", 6),
     ],
@@ -106,6 +109,52 @@ def test_drafts_of_sglang_are_those_that_it_chooses(flags: str, config: tuple[ob
     assert found is not None
     assert (found.method, found.num_speculative_tokens, found.eagle_topk, found.num_draft_tokens) == config
     assert found.draft_model == ("qwen3-0.6b" if found.method == "draft_model" else None)
+
+
+DEEPSEEK = "sglang serve --model-path deepseek-ai/DeepSeek-V3"
+
+
+@pytest.mark.parametrize(
+    ("flags", "tensor", "ranks", "seqs", "chunk", "conservativeness"),
+    [
+        ("--tp 8 --dp 8 --enable-dp-attention --max-running-requests 1024", 1, 8, 128, 1024, 0.3),
+        ("--tp 8 --dp 2 --enable-dp-attention --ep-size 8 --chunked-prefill-size 16384", 4, 2, 2048, 8192, 0.3),
+        ("--tp 8 --dp 4 --enable-dp-attention --schedule-conservativeness 2", 2, 4, 2048, 2048, 0.6),
+        ("--tp 8 --ep-size 8", 8, 1, 2048, 8192, 1.0),
+    ],
+)
+def test_flags_of_all_ranks_of_sglang_are_keys_of_one(
+    flags: str, tensor: int, ranks: int, seqs: int, chunk: int, conservativeness: float
+) -> None:
+    found = made(f"{DEEPSEEK} {flags}", gpu="h200")
+    engine = [key(found, f"engine.{name}") for name in ("max_num_seqs", "chunked_prefill_size")]
+    assert (key(found, "hardware.tensor_parallel"), found.scenario.replicas, *engine) == (tensor, ranks, seqs, chunk)
+    assert key(found, "engine.schedule_conservativeness") == conservativeness
+    assert key(found, "hardware.enable_expert_parallel") is True
+    again = made(deploy(found.scenario, ranks), gpu="h200")
+    for part in ("engine", "hardware", "replicas"):
+        assert key(again, part) == key(found, part)
+
+
+def test_attention_ranks_of_tensorrt_llm_are_its_gpus(tmp_path: Path) -> None:
+    options = tmp_path / "options.yaml"
+    options.write_text("enable_attention_dp: true\nmoe_expert_parallel_size: 8\n")
+    told = "trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8 --max_batch_size 64"
+    ranks = made(f"{told} --extra_llm_api_options {options}", gpu="b200")
+    shared = made(f"{told} --ep_size 8", gpu="b200")
+    paths = ("hardware.tensor_parallel", "replicas", "engine.max_num_seqs", "hardware.enable_expert_parallel")
+    assert [key(ranks, path) for path in paths] == [1, 8, 64, True]
+    assert [key(shared, path) for path in paths] == [8, 1, 64, True]
+    again = made(deploy(shared.scenario), gpu="b200")
+    assert key(again, "hardware") == key(shared, "hardware")
+
+
+def test_ranks_of_sglang_divide_its_gpus_and_take_memory() -> None:
+    with pytest.raises(InputError, match="3 ranks do not divide 8 GPUs"):
+        made(f"{DEEPSEEK} --tp 8 --dp 3 --enable-dp-attention", gpu="h200")
+    alone, ranks = (key(made(f"{DEEPSEEK} --tp 8 {each}", gpu="h200"), "hardware.mem_fraction_static")
+                    for each in ("", "--dp 8 --enable-dp-attention"))  # fmt: skip
+    assert alone - ranks == pytest.approx(512 * 8 * 4.5 / (141 * 1024), abs=0.06)
 
 
 def test_a_drafter_that_is_not_modelled_is_named() -> None:

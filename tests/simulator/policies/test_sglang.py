@@ -192,6 +192,25 @@ def test_with_chunks_no_prompt_is_begun_beyond_the_limit() -> None:
     assert told.scheduled[:2] == [{"0": 9, "1": 9}, {"2": 1}]
 
 
+def test_arrivals_are_seen_behind_a_prefill_and_at_each_third_decode() -> None:
+    """It looks at 1 s, behind the first prompt, and three decodes later; then behind that prefill, at 5 s."""
+    told = serve(sync(8, 64, scheduler_recv_interval=3), [(4, 12), (4, 2), (5, 9), (6, 2)], [0.0, 1.5, 3.5, 4.5])
+    first, both = {"0": 1}, {"1": 4, "2": 5}
+    assert told.scheduled[:7] == [{"0": 4}, first, first, first, both, {"3": 6}, {"0": 1, "1": 1, "2": 1, "3": 1}]
+
+
+def test_a_server_at_rest_sees_arrivals_at_once() -> None:
+    told = serve(sync(8, 64, scheduler_recv_interval=30), [(4, 2), (4, 2)], [0.0, 7.25])
+    assert told.column("scheduled_s") == [0.0, 7.25]
+
+
+def test_a_full_batch_looks_at_its_decode_steps_too() -> None:
+    """The second came after the look at 4 s; that at 7 s is after the first has left, at 6 s."""
+    policy = sync(1, 64, scheduler_recv_interval=3)
+    told = serve(policy, [(4, 6), (4, 6), (4, 2)], [0.0, 1.5, 4.5])
+    assert told.column("scheduled_s") == [0.0, 6.0, 12.0]
+
+
 # -------------------------------------------------------------------------------------------------------- retraction
 
 

@@ -85,6 +85,33 @@ def test_without_chunks_a_paused_request_must_be_computed_again_whole() -> None:
     assert serve(whole, [(6, 2)], max_tokens=5).column("status") == [Status.FINISHED]
 
 
+WAITING = TensorrtLlm(8, 20, batch_wait_timeout_iters=3, batch_wait_max_tokens_ratio=0.5)
+
+
+def test_prompts_wait_beside_decodes_for_so_many_steps() -> None:
+    told = serve(WAITING, [(4, 6), (4, 2)], [0.0, 0.5])
+    assert told.scheduled[:5] == [{"0": 4}, {"0": 1}, {"0": 1}, {"0": 1}, {"0": 1, "1": 4}]
+
+
+def test_until_with_the_decodes_they_are_a_share_of_a_step() -> None:
+    """1 + 4 tokens are less than 10; with those of the third prompt there are as many."""
+    told = serve(WAITING, [(4, 6), (4, 2), (5, 2)], [0.0, 0.5, 1.5])
+    assert told.scheduled[:3] == [{"0": 4}, {"0": 1}, {"0": 1, "1": 4, "2": 5}]
+
+
+def test_steps_of_a_wait_that_ended_for_lack_of_decodes_count_for_the_next() -> None:
+    told = serve(WAITING, [(4, 3), (4, 6), (4, 2)], [0.0, 0.5, 3.5])
+    assert told.scheduled[1:6] == [{"0": 1}, {"0": 1}, {"1": 4}, {"1": 1}, {"1": 1, "2": 4}]
+
+
+def test_a_request_that_is_paused_while_prompts_wait_keeps_its_place() -> None:
+    """Three blocks of 4: the fifth token of the first two takes one each, and the second leaves for it."""
+    policy = TensorrtLlm(8, 20, "max_utilization", batch_wait_timeout_iters=9, batch_wait_max_tokens_ratio=0.9)
+    told = serve(policy, [(4, 6), (4, 6)], [0.0, 0.0], memory=Memory(4, 4))
+    assert told.steps("preempted")[1] == ["1"]
+    assert told.scheduled[1:7] == [{"0": 1}] * 5 + [{"1": 5}]
+
+
 def test_the_guarantee_makes_the_second_wait() -> None:
     """5 blocks of 4: 7 + 6 tokens are 4 blocks. Two prompts would fit; the second enters when the first is done."""
     told = serve(TensorrtLlm(8, 64), [(7, 6), (7, 6)], memory=Memory(6, 4))
