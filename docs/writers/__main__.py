@@ -69,7 +69,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
     "kernels": _text(measured_kernels.text, measured_kernels.FILE),
-    "served": _text(served_page.page, DOCS / "served.md"),
+    "served": lambda: served_page.write_page(DOCS),
     "disaggregated": _text(others_page.disaggregated_page, DOCS / "disaggregated.md"),
     "newcomer": _text(others_page.newcomer_page, DOCS / "newcomer.md"),
     "accuracy": lambda: accuracy.write(DOCS),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from docs.writers.tables import texts
 from scenarios.assembly.engine_policy import with_policy
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
@@ -14,13 +15,12 @@ from simulator.policies import built_in_policies
 
 SCENARIOS = ("azure-conv", "chunk-size", "long-tail", "memory-pressure", "priorities")
 METRICS_SHOWN = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "request_throughput", "slo_attainment")
-_HEAD = f"| scenario | {' | '.join(METRICS[key].title for key in METRICS_SHOWN)} |\n"
-_LINE = f"| --- |{' --- |' * len(METRICS_SHOWN)}\n"
 
 
 def markdown() -> str:
     """The share of the bound that the best policy reaches, and which policy it is: a row a scenario."""
-    return _HEAD + _LINE + "".join(f"| `{name}` | {' | '.join(_cells(name))} |\n" for name in SCENARIOS)
+    head = ["scenario", *(METRICS[key].title for key in METRICS_SHOWN)]
+    return "\n".join(texts(head, ([f"`{name}`", *_cells(name)] for name in SCENARIOS))) + "\n"
 
 
 def _cells(name: str) -> Iterator[str]:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from inspect import cleandoc
 from typing import Any
 
+from docs.writers.tables import texts
+
 _HEAD = """# Every command
 
 This page is written from the code (`make pages PAGES=commands`); a test keeps it true.
@@ -40,9 +42,8 @@ def _section(command: Any, words: str) -> Iterator[str]:
     rows = [(one.metavar or one.name.upper(), "", getattr(one, "help", "") or "") for one in arguments]
     rows += [(", ".join([*one.opts, *one.secondary_opts]), _value(one), one.help or "") for one in options]
     if rows:
-        yield "\n| flag | value | what |\n| --- | --- | --- |"
-    for flag, value, told in rows:
-        yield f"| `{flag}` | {f'`{value}`' if value else ''} | {told.replace('|', ' or ')} |"
+        cells = ((f"`{flag}`", value and f"`{value}`", told.replace("|", " or ")) for flag, value, told in rows)
+        yield "\n" + "\n".join(texts(("flag", "value", "what"), cells))
 
 
 def _value(option: Any) -> str:

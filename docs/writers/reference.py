@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.writers.json_schema import scenario_schema
+from docs.writers.tables import texts
 from scenarios.schema.allowed import Schema
 from scenarios.schema.source.hints import unit_of
 
@@ -82,9 +83,8 @@ def _heading(places: list[str], mapping: Schema, alike: bool) -> str:
 def _table(mapping: Schema, defs: Mapping[str, Schema]) -> Iterator[str]:
     of_policies = any("x-policies" in schema for schema in mapping["properties"].values())
     heads = ["key", "type", "allowed", "default", "unit", "meaning", *(["policies"] if of_policies else [])]
-    yield f"| {' | '.join(heads)} |"
-    yield "| --- " * len(heads) + "|"
     most = max((len(schema.get("x-policies", ())) for schema in mapping["properties"].values()), default=0)
+    rows = []
     for key, schema in sorted(mapping["properties"].items(), key=lambda item: "const" not in item[1]):
         arms = list(_arms(schema, defs))
         cells = [
@@ -95,7 +95,8 @@ def _table(mapping: Schema, defs: Mapping[str, Schema]) -> Iterator[str]:
             schema.get("x-unit") or unit_of(key) or "",
             schema.get("description", ""),
         ]
-        yield "| " + " | ".join([*cells, *([_policies(schema, most)] if of_policies else [])]) + " |"
+        rows.append([*cells, *([_policies(schema, most)] if of_policies else [])])
+    return texts(heads, rows)
 
 
 def _type(schema: Schema) -> str:

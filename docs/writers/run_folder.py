@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from docs.writers.tables import texts
 from simulator.metrics.metric import Metric
 
 _HEAD = """# A run folder, file by file
@@ -66,6 +67,4 @@ def _metric(metric: Metric) -> tuple[str, str, str]:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """A table of Markdown; a pipe in a cell is escaped."""
-    for row in (head, ("---",) * len(head), *rows):
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    return texts(head, ([cell.replace("|", "\\|") for cell in row] for row in rows))

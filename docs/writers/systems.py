@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from docs.writers.tables import texts
 from simulator.parameters import MISSING
 from simulator.policies import built_in_policies, policy_class, policy_parameters, system_of
 
@@ -100,22 +101,15 @@ def page() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield "| policy | system | " + " | ".join(_QUESTIONS.values()) + " |"
-    yield "| --- | --- |" + " --- |" * len(_QUESTIONS)
-    for policy in built_in_policies():
-        system = system_of(policy)
-        if system is None:
-            continue
-        yield f"| `{policy}` | {system.name} | " + " | ".join(getattr(system, key) for key in _QUESTIONS) + " |"
+    known = ((policy, system) for policy in built_in_policies() if (system := system_of(policy)) is not None)
+    rows = ([f"`{policy}`", system.name, *(getattr(system, key) for key in _QUESTIONS)] for policy, system in known)
+    return texts(["policy", "system", *_QUESTIONS.values()], rows)
 
 
 def _checks() -> Iterator[str]:
-    yield "| policy | against | on | not covered |"
-    yield "| --- | --- | --- | --- |"
-    for policy in built_in_policies():
-        system = system_of(policy)
-        if system is not None and (checked := system.checked) is not None:
-            yield f"| `{policy}` | {checked.against} | {checked.on} | {checked.uncovered} |"
+    known = ((policy, system.checked) for policy in built_in_policies() if (system := system_of(policy)) is not None)
+    rows = ((f"`{policy}`", of.against, of.on, of.uncovered) for policy, of in known if of is not None)
+    return texts(("policy", "against", "on", "not covered"), rows)
 
 
 def _parameters() -> Iterator[str]:

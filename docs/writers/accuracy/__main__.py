@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from docs.writers.accuracy.floor import floor
 from docs.writers.accuracy.residuals import write
 from docs.writers.accuracy.served import ENGINES, Row, read_rows
 from docs.writers.accuracy.served_score import (
@@ -60,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
     now = {cell: figures(some) for cell, some in by(scored, lambda row: row.cell).items()}
     if asked.write:
         kept = {kind: {name: figures(some) for name, some in by(scored, key).items()} for kind, key in KINDS.items()}
-        kept["cells"] = now
+        kept |= {"cells": now, "floor": floor(scored)}
         FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         write(scored, [score(row, cost={"kind": "roofline"}) for row in _ordered(engines, EVERY_ROOFLINE)])
         return 0

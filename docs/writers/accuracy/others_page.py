@@ -5,6 +5,7 @@ from typing import Any
 
 from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
 from docs.writers.accuracy.others import kept
+from docs.writers.tables import table
 
 _NEWCOMER = """# What each key costs
 
@@ -63,7 +64,7 @@ _CAUSES = """
   the wait for room on a decoder, the transfer over a port of 50 GB/s for each prefilling GPU, and the first token where
   each engine sends it. What else is in a measured TTFT is not known: routers of Dynamo, and hops between workers.
 - **SGLang, decoders in tensor parallel:** the host of a worker that only decodes is 0.31 ms a step here, what a mocked
-  device showed. With the 1.7 ms that were fitted to servers that do both, TPOT was 28 to 41 % too long.
+  device showed. With the milliseconds that were fitted to servers that do both, TPOT was 28 to 41 % too long.
 - **SGLang, 32 to 64 users, decoders with attention data parallel 4** (+50 to +80 %): a rank has two to eight requests,
   reads all weights of the attention by itself, and the exchange takes 20 us at least, which is assumed.
 - **SGLang, one decoder of 32 ranks**: experts on each rank were measured for tokens that all ranks see. What
@@ -85,50 +86,41 @@ def newcomer_page() -> str:
     held = kept("newcomer")
     lines = [_NEWCOMER.rstrip("\n"), ""]
     for server in held["logged"]:
-        lines += [
-            f"### {server['title']}",
-            "",
-            "| scenario | score (%) | TTFT mean (%) | TPOT mean (%) | E2E mean (%) |",
-        ]
-        lines += ["| --- | ---: | ---: | ---: | ---: |"]
-        lines += [_logged_line(name, errors) for name, errors in server["errors"].items()]
-        lines.append("")
+        head = ("scenario", "score (%)", "TTFT mean (%)", "TPOT mean (%)", "E2E mean (%)")
+        rows = (_logged(name, errors) for name, errors in server["errors"].items())
+        lines += [f"### {server['title']}", "", *table(head, rows), ""]
     looped = held["looped"]
     lines += [_LOOPED.format(count=len(looped)).strip("\n"), ""]
     for engine in sorted({each["engine"] for each in looped}):
         lines += _engine_lines(engine, [each for each in looped if each["engine"] == engine])
-    lines += [_EACH.strip("\n"), "", "| server | TPOT, full | newcomer's | TTFT, full | newcomer's |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: |"]
-    for each in looped:
-        shown = [_signed(each[metric][name]) for metric in ("tpot", "ttft") for name in (FULL, NEWCOMER)]
-        lines.append(f"| {each['name']} | {' | '.join(shown)} |")
+    each_way = [
+        [each["name"], *(_signed(each[metric][name]) for metric in ("tpot", "ttft") for name in (FULL, NEWCOMER))]
+        for each in looped
+    ]
+    head = ("server", "TPOT, full", "newcomer's", "TTFT, full", "newcomer's")
+    lines += [_EACH.strip("\n"), "", *table(head, each_way)]
     return "\n".join(lines) + "\n"
 
 
-def _logged_line(name: str, errors: Mapping[str, float] | str) -> str:
+def _logged(name: str, errors: Mapping[str, float] | str) -> list[str]:
     words = _WORDS.get(name, f"without `{name}`")
     if isinstance(errors, str):
-        return f"| {words} | refused: {errors} | | | |"
-    return (
-        f"| {words} | {100 * errors['score']:.1f} | {' | '.join(_signed(errors[m]) for m in ('ttft', 'tpot', 'e2e'))} |"
-    )
+        return [words, f"refused: {errors}", "", "", ""]
+    return [words, f"{100 * errors['score']:.1f}", *(_signed(errors[each]) for each in ("ttft", "tpot", "e2e"))]
 
 
 def _engine_lines(engine: str, servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        f"| {engine}, {len(servers)} servers | refused | TPOT median (%) | p90 | TTFT median (%) |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    head = (f"{engine}, {len(servers)} servers", "refused", "TPOT median (%)", "p90", "TTFT median (%)")
+    rows: list[list[object]] = []
     for name in (FULL, *KEYS, NEWCOMER):
         some = [each for each in servers if name in each["tpot"]]
         if some:
             tpot = [each["tpot"][name] for each in some if each["tpot"][name] is not None]
             ttft = [each["ttft"][name] for each in some if each["ttft"][name] is not None]
             sizes = (size_of(tpot), size_of(tpot, 0.9), size_of(ttft))
-            shown = " | ".join(f"{100 * size:.1f}" for size in sizes)
             words = _WORDS.get(name, f"without `{name}`")
-            lines.append(f"| {words} | {len(some) - len(tpot)} | {shown} |")
-    return [*lines, ""]
+            rows.append([words, len(some) - len(tpot), *(f"{100 * size:.1f}" for size in sizes)])
+    return [*table(head, rows), ""]
 
 
 def disaggregated_page() -> str:

@@ -19,6 +19,7 @@ from docs.writers.accuracy.tables_page import (
     tables_section,
     uneven_section,
 )
+from docs.writers.tables import table
 from scenarios.validate.compare import Validation
 from simulator.timing.tables import Tables
 
@@ -137,20 +138,29 @@ def _servers(cases: Sequence[CaseResult]) -> str:
         "the median size of the single requests' end-to-end errors. The peer's figures are its published output,",
         "scored by the same code (its own summary counts from queued_ts, somewhat later than the arrival).",
         "",
-        _row("case", "simulator", "score (%)", "worst (%)", "which", "per request (%)"),
-        _rule(6, 2),
+        *table(
+            ("case", "simulator", "score (%)", "worst (%)", "which", "per request (%)"),
+            [
+                row
+                for result in cases
+                for row in (
+                    _score_row(result.case.title, "batchlab", result.ours),
+                    _score_row("", "LLMServingSim", result.peer),
+                )
+            ],
+            range(2, 6),
+        ),
     ]
-    for result in cases:
-        lines.append(_score_row(result.case.title, "batchlab", result.ours))
-        lines.append(_score_row("", "LLMServingSim", result.peer))
     for result in cases:
         lines += ["", f"### {result.case.title}", ""]
         changed = "".join(f" --set {override}" for override in result.case.overrides)
         lines += [f"`batchlab validate {result.case.scenario}{changed} --measured vllm_requests.jsonl.gz`", ""]
-        lines += [_row("error (%)", "mean", "p50", "p90", "p99"), _rule(5, 1)]
-        for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end")):
-            lines.append(_row(title, *(_percent(error) for error in result.ours.errors[metric].values())))
-        lines.append(_row("makespan", _percent(result.ours.makespan), "", "", ""))
+        rows = [
+            [title, *(_percent(error) for error in result.ours.errors[metric].values())]
+            for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end"))
+        ]
+        rows.append(["makespan", _percent(result.ours.makespan), "", "", ""])
+        lines += table(("error (%)", "mean", "p50", "p90", "p99"), rows)
         if result.diagnosis is not None:
             lines += ["", *(f"- {text}" for text in result.diagnosis.words)]
     return "\n".join(lines)
@@ -161,10 +171,10 @@ def _words(template: str, *values: float) -> list[str]:
     return template.format(*(f"{100 * v:.1f}" if isinstance(v, float) else v for v in values)).splitlines()
 
 
-def _score_row(title: str, simulator: str, found: Validation) -> str:
+def _score_row(title: str, simulator: str, found: Validation) -> tuple[str, ...]:
     name, worst = found.worst
     each = f"{100 * found.per_request['e2e'].median_size:.1f}" if "e2e" in found.per_request else ""
-    return _row(title, simulator, f"{100 * found.score:.2f}", _percent(worst), name, each)
+    return title, simulator, f"{100 * found.score:.2f}", _percent(worst), name, each
 
 
 def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
@@ -176,12 +186,9 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         "Servers of which only the flags are known. These figures come from the profiles alone.",
         "",
-        _row("scenario", *(name.replace("_", " ") for name in names)),
-        _rule(1 + len(names), 1),
     ]
-    for scenario, summary in predictions.items():
-        lines.append(_row(f"`{scenario}`", *(f"{summary[name]:,.0f}" for name in names)))
-    return "\n".join(lines)
+    rows = ([f"`{each}`", *(f"{summary[name]:,.0f}" for name in names)] for each, summary in predictions.items())
+    return "\n".join([*lines, *table(["scenario", *(name.replace("_", " ") for name in names)], rows)])
 
 
 def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]) -> str:
@@ -219,16 +226,16 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], othe
         "The servers' flags are not known but for gpt-oss: max_num_batched_tokens is taken to be 8192, the KV cache of",
         "fp8 models fp8.",
         "",
-        _row("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
-        _rule(10, 5),
     ]
+    shown = []
     for (gpu, model, dtype, ranks, concurrency), group in grouped(scored).items():
         errors = ", ".join(_percent(each.error) for each in group)
         middle = f"{100 * median_error(group):.1f}"
         counts = (str(ranks), str(concurrency), str(len(group)))
         version = group[0].run.version or "not given"
-        lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
-    return "\n".join([*lines, "", possible_section(dense, told)])
+        shown.append((gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
+    head = ("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)")
+    return "\n".join([*lines, *table(head, shown, range(5, 10)), "", possible_section(dense, told)])
 
 
 def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
@@ -247,37 +254,25 @@ def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:
         "Held-out errors of the kernels (mean absolute per cent), by what was left out: random rows, whole regimes,",
         "rows beyond the grid. `batchlab list profiles` names them, `batchlab calibrate check` reads one in full.",
         "",
-        _row(
-            "profile",
-            "software",
-            "source",
-            "kernel",
-            "left out",
-            "rows",
-            "mean (%)",
-            "median (%)",
-            "p95 (%)",
-            "bias (%)",
-        ),
-        _rule(10, 5),
     ]
-    for document in profiles:
-        lines += _profile_rows(document)
-    return "\n".join(lines)
+    head = ("profile", "software", "source", "kernel", "left out", "rows", "mean (%)", "median (%)", "p95 (%)",
+            "bias (%)")  # fmt: skip
+    rows = (row for document in profiles for row in _profile_rows(document))
+    return "\n".join([*lines, *table(head, rows, range(5, 10))])
 
 
-def _profile_rows(document: Mapping[str, Any]) -> list[str]:
+def _profile_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
     sources = "; ".join(
         f"{source.get('source', '')} at {str(source.get('commit', ''))[:7]} ({source.get('licence', '')})"
         for source in document.get("sources", ())
     )
     head = (f"`{document.get('name', '')}`", str(document.get("software", "")), sources)
-    rows: list[str] = []
+    rows: list[tuple[str, ...]] = []
     for kind, regimes in document.get("errors", {}).items():
         for regime, of in regimes.items():
             figures = [f"{of[name]:.1f}" if name in of else "" for name in ("mape", "median", "p95", "bias")]
-            rows.append(_row(*(head if not rows else ("", "", "")), kind, regime, str(of.get("rows", "")), *figures))
-    return rows or [_row(*head, "not tested", "", "", "", "", "", "")]
+            rows.append((*(head if not rows else ("", "", "")), kind, regime, str(of.get("rows", "")), *figures))
+    return rows or [(*head, "not tested", "", "", "", "", "", "")]
 
 
 def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
@@ -291,19 +286,11 @@ def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
         f"![How far each input moves TTFT, TPOT and end-to-end latency]({FIGURE})",
     ]
     for each in sensitivities:
-        lines += ["", _row(f"`{each.scenario}`", "TTFT", "TPOT", "end-to-end"), _rule(4, 1)]
-        lines += [_row(effect.change.name, *map(_percent, effect.moves)) for effect in each.effects]
+        rows = [(effect.change.name, *map(_percent, effect.moves)) for effect in each.effects]
+        lines += ["", *table((f"`{each.scenario}`", "TTFT", "TPOT", "end-to-end"), rows)]
     return "\n".join(lines)
 
 
 def _percent(fraction: float) -> str:
     text = f"{100 * fraction:+.1f}"
     return "0.0" if float(text) == 0.0 else text
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _rule(columns: int, texts: int) -> str:
-    return _row(*["---"] * texts, *["---:"] * (columns - texts))

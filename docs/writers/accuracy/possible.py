@@ -16,7 +16,10 @@ import math
 from collections.abc import Sequence
 
 from docs.writers.accuracy.silicon import Scored, SiliconRun
+from docs.writers.tables import table
 
+_COLUMNS = ("GPU", "model", "TP", "at once", "isl", "osl", "TTFT ms", "TPOT ms", "decodes %", "prompts %", "sum %",
+            "error %")  # fmt: skip
 _WORDS = """The table shows for which share of its time a run needs the GPU: the least time, by the datasheet's peaks,
 for the prompts and the decodes during one answer, over the row's TTFT + (osl - 1) x TPOT, for a server that computes a
 prompt in one step (`possible.py` beside its writer has the arithmetic). The {} other runs need {} % at most. Runs that
@@ -61,15 +64,14 @@ def possible_section(scored: Sequence[Scored], told: Sequence[Scored]) -> str:
         "",
         *_WORDS.format(len(others), f"{100 * most:.0f}").splitlines(),
         "",
-        "| GPU | model | TP | at once | isl | osl | TTFT ms | TPOT ms | decodes % | prompts % | sum % | error % |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
+    rows = []
     for each in sorted(told, key=lambda each: -sum(peak_shares(each.run))):
         run = each.run
         decodes, prompts = peak_shares(run)
-        counts = f"{run.tensor_parallel} | {run.concurrency} | {run.isl:,} | {run.osl:,}"
-        times = f"{1e3 * run.ttft_s:.0f} | {1e3 * run.tpot_s:.2f}"
-        shares = f"{100 * decodes:.0f} | {100 * prompts:.0f} | {100 * (decodes + prompts):.0f}"
+        counts = run.tensor_parallel, run.concurrency, f"{run.isl:,}", f"{run.osl:,}"
+        times = f"{1e3 * run.ttft_s:.0f}", f"{1e3 * run.tpot_s:.2f}"
+        shares = [f"{100 * share:.0f}" for share in (decodes, prompts, decodes + prompts)]
         error = "not scored" if contradicts_itself(run) else f"{100 * each.error:+.1f}"
-        lines.append(f"| {run.gpu} | {run.model} | {counts} | {times} | {shares} | {error} |")
-    return "\n".join(lines)
+        rows.append((run.gpu, run.model, *counts, *times, *shares, error))
+    return "\n".join([*lines, *table(_COLUMNS, rows, range(2, len(_COLUMNS)))])

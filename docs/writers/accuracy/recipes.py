@@ -28,15 +28,16 @@ class Recipe:
 
     `memory` is --gpu-memory-utilization, as far as it is known; `batch_tokens` is --max-num-batched-tokens
     (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8` says whether a model in fp8 keeps KV so;
-    `receive_steps` are the decode steps between two looks at what has arrived; `tensor`, `data` and `expert` are the
-    parallel sizes where the row has others.
+    `receive_steps` is --scheduler-recv-interval, `batch_wait` are `batch_wait_timeout_iters` and
+    `batch_wait_max_tokens_ratio`; `tensor`, `data` and `expert` are the parallel sizes where the row has others.
     """
 
     memory: float = 0.95
     batch_tokens: int | None = None
     captured: int | None = None
     kv_fp8: bool = True
-    receive_steps: int = 0
+    receive_steps: int = 1
+    batch_wait: tuple[int, float] | None = None
     tensor: int = 0
     data: int = 0
     expert: int = 0
@@ -84,13 +85,16 @@ def _sglang(row: "Row") -> Recipe:
 
 
 def _tensorrt_llm(row: "Row") -> Recipe:
+    even = (row.isl, row.osl) == (1024, 1024)
     if "Llama" in row.model:
-        return Recipe(batch_tokens=16384)
+        return Recipe(batch_tokens=16384, batch_wait=(20, 0.9) if even and row.tensor_parallel < NODE else None)
     if "gpt-oss" in row.model:
         return Recipe(0.95, 20000)
     fp8 = not row.system.startswith("h")
     budget = max(8192, row.concurrency + row.isl)
-    return Recipe(0.95, budget, budget if _is_piecewise(row) else None, kv_fp8=fp8)
+    captured = budget if _is_piecewise(row) else None
+    waits = (40, 0.8) if row.precision == "fp8" and captured and even else None
+    return Recipe(0.95, budget, captured, kv_fp8=fp8, batch_wait=waits)
 
 
 def _is_piecewise(row: "Row") -> bool:

@@ -23,10 +23,13 @@ from scenarios.prediction.residuals import ANY, FILE, METRICS, OUTSIDE, ROOFLINE
 LEVELS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95,
           0.97, 0.98, 0.99, 0.995)  # fmt: skip
 MOST = 40
-FEWEST = 50  # rows of a stratum of its own
+FEWEST = 50  # rows of a basis, for a width of its own
+GROUPED = 100  # rows: a group of so many has a coverage of its own in the test
+CELLS = 8
+"""A stratum is of so many cells and of `GROUPED` rows at least. Fewer say how rows of a cell differ, not how cells do:
+an interval by them misses the cells of a client or of a version that was left out."""
 COVERAGE = 0.9
 WORST, TOO_OFTEN = 0.8, 0.93
-GROUPED = 100  # rows: a group of so many has a coverage of its own in the test
 TIMES = tuple(round(0.8 + 0.025 * step, 3) for step in range(57))  # up to 2.2
 OUTSIDE_TIMES = 1.5
 """How much wider an interval is outside of the envelope: not tested, for no run lies there."""
@@ -81,9 +84,12 @@ def strata_of(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     """The rows by stratum, where these are many enough: each engine's, those of a mean batch, both, and all."""
     found: dict[str, list[Scored]] = defaultdict(list)
     for each in scored:
-        for name in {*strata_names(each.row.engine, each.batch), *strata_names(ANY, each.batch)}:
+        for name in dict.fromkeys((*strata_names(each.row.engine, each.batch), *strata_names(ANY, each.batch))):
             found[name].append(each)
-    return {name: some for name, some in found.items() if len(some) >= FEWEST or name == ANY}
+    cells = {name: len({each.row.cell for each in some}) for name, some in found.items()}
+    return {
+        name: some for name, some in found.items() if (len(some) >= GROUPED and cells[name] >= CELLS) or name == ANY
+    }
 
 
 def _needed(known: Sequence[Scored], unseen: Sequence[Scored], metric: str) -> tuple[Floats, Floats]:

@@ -34,12 +34,8 @@ INFERENCEX = ((1024, 1024), (1024, 8192), (8192, 1024))
 """The lengths of InferenceX's runs. Other rows are of NVIDIA's own clients, with fixed lengths."""
 WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
-"""With more users than these, or ranks that step together, a run has so many requests of each: it is long enough."""
-
-BATCH_WAIT, LONG_BATCH_WAIT = 20, 40
-"""Decode steps that TensorRT-LLM waits for more prompts to share a step (`batch_wait_timeout_iters`): Llama's scripts
-ask for it with 1,024 tokens each way and fewer than eight GPUs, that of DeepSeek in fp8 on B200 from 64 users on.
-The first prompt waits so long, those that come in the meantime half as long in the mean."""
+"""With more users than these, or ranks that step together, a run has so many requests of each: it is long enough where
+the server does not gather prompts."""
 
 PAIRED = 0.92
 """Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
@@ -130,21 +126,6 @@ class Row:
     def is_inferencex(self) -> bool:
         """Return whether InferenceX's client made the run."""
         return (self.isl, self.osl) in INFERENCEX
-
-    @property
-    def late_steps(self) -> float:
-        """Decode steps by which the client sees a first token late: flags of the server that the row does not say."""
-        if self.engine == "trtllm" and (self.isl, self.osl) == (1024, 1024) and self._batch_wait:
-            others = self.concurrency * self._batch_wait / (0.9 * self.osl)
-            return self._batch_wait * (1.0 + others / 2.0) / (1.0 + others)
-        return recipe_of(self).receive_steps / 2
-
-    @property
-    def _batch_wait(self) -> int:
-        """Steps that the first of TensorRT-LLM's prompts waits for others, with 1,024 tokens each way."""
-        if "Llama" in self.model:
-            return BATCH_WAIT if self.tensor_parallel < NODE else 0
-        return LONG_BATCH_WAIT if self.precision == "fp8" and recipe_of(self).captured else 0
 
     @property
     def cell(self) -> str:
@@ -254,7 +235,9 @@ def model_of(row: Row) -> dict[str, Any] | None:
 
 def waves_of(row: Row) -> int:
     """Requests that each user of the simulated run sends."""
-    return WAVES if row.concurrency <= FEW and row.data_parallel == 1 else FEWER_WAVES
+    recipe = recipe_of(row)
+    gathers = recipe.batch_wait is not None or recipe.receive_steps > 1  # users who began together drift apart slowly
+    return WAVES if gathers or (row.concurrency <= FEW and row.data_parallel == 1) else FEWER_WAVES
 
 
 def share_of_peak(row: Row) -> float:
@@ -331,5 +314,9 @@ def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:
     elif row.engine == "trtllm":
         yield "async_scheduling", True
         yield "enable_chunked_prefill", True
+        if recipe.batch_wait is not None:
+            yield from zip(("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"), recipe.batch_wait, strict=True)
+    elif recipe.receive_steps > 1:
+        yield "scheduler_recv_interval", recipe.receive_steps
     yield "enable_prefix_caching", False
     yield "block_size", 16

@@ -6,8 +6,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from docs.writers.accuracy.floor import floor_lines
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
+from reports.files import write
 from scenarios.prediction.residuals import FILE, METRICS
 
 WORST = 10  # cells of an engine
@@ -41,7 +43,7 @@ _TTFT = """
 
 | what | median error, all cells (%) | each cell left out (%) |
 | --- | --- | --- |
-| SGLang's host, 1.7 ms and 15 us | TPOT 9.3 | 10 |
+| SGLang's host, 2.9 ms a step | TPOT 8.0 | 8.4 |
 | prompts by a power law, decodes even (241 of vLLM) | TPOT 4.9, from 7.0; TTFT 11.0, from 12.8 | no number fitted |
 | launch of a layer with latent attention, 2.0 ms (66 runs) | TTFT 28, from 36 with 1.35 ms as published | 32 |
 | fixed lengths drift apart under vLLM and TensorRT-LLM | TPOT of Qwen3-32B 8.3, from 14.8 | no number fitted |
@@ -54,24 +56,35 @@ below is of what was left out.
 
 - **The benchmark's**, known from its scripts and simulated: all users at once at first (a tenth of the requests),
   lengths, ten requests each, `batch_wait_timeout_iters` of TensorRT-LLM (20 steps for Llama with 1,024 tokens each
-  way, 40 for DeepSeek in fp8 on B200) and its piecewise graphs, SGLang's `scheduler_recv_interval`, vLLM's budget of
-  twice the prompt and its captured sizes.
+  way, 40 for DeepSeek in fp8 on B200) and its piecewise graphs, SGLang's `scheduler_recv_interval` (10 and 30 on
+  Blackwell), vLLM's budget of twice the prompt and its captured sizes.
 - **Ours, found**: a prompt's way in (tokenising, one prompt after another; random text took 10 us a token with the
   tokenisers of DeepSeek and Qwen and 6.5 with Llama 3's, measured on one core). Launches: without a CUDA graph a prompt
   of 1,024 tokens takes as long as the host needs to launch its kernels, 60 to 150 ms for 60 layers with experts. vLLM
   before `--max-cudagraph-capture-size 2048`, SGLang before 0.5.10 and TensorRT-LLM run so; MiniMax with and without
   that flag differ by 60 ms in TTFT, and in TPOT by as much as 63 such prompts cost the others. A trained gate's uneven
   load of experts, which fills more tiles of a prompt.
-- **Left**: runs without warm-up requests, whose first kernels were compiled on the way (SGLang's DeepSeek of November
-  2025, without a version: from 16,384 prompt tokens on a tenth of the requests waited for about a minute). Block-scaled
-  fp8 launches longer where DeepGEMM computes: Qwen3.5 on B200 73 ms more than in bf16 with 1,024 tokens, and no more
-  with 8,192, where kernels hide it; DeepSeek and Qwen3.5 on H200 90 to 105 ms more. No figure of it was published, so
-  none is taken. Prompts of DeepSeek in fp8 under SGLang on B200, which ran FlashInfer's products, not DeepGEMM's.
-  Qwen3-32B under TensorRT-LLM: TTFT is four to six prompts' time at any number of users; users in step give 1.7 times
-  that, users that drift apart 0.7 times. vLLM 0.12, which schedules synchronously (Qwen3-32B); Llama's prompts on B200.
+- **Left**: the causes of the next table. Where kernels were compiled on the way, from 16,384 prompt tokens on a tenth
+  of the requests waited for about a minute. Block-scaled fp8 launches longer where DeepGEMM computes: Qwen3.5 on B200
+  73 ms more than in bf16 with 1,024 tokens, and no more with 8,192, where kernels hide it; DeepSeek and Qwen3.5 on H200
+  90 to 105 ms more. Qwen3-32B under TensorRT-LLM: TTFT is four to six prompts' time at any number of users; users in
+  step give 1.7 times that, users that drift apart 0.7 times. Beside these, vLLM 0.12, which schedules synchronously
+  (Qwen3-32B), and Llama's prompts on B200.
 """
 CAUSES = Path(__file__).with_name("causes.json")
 """Why a cell is off, as far as it was found: words by cell."""
+
+
+PICTURE = "pictures/served-cells.png"
+_ALT = "Error of TPOT and TTFT in each cell: half of its runs are nearer than the mark, nine in ten than the line's end"
+
+
+def write_page(folder: Path) -> None:
+    """Write served.md and its picture into `folder`."""
+    from docs.writers.accuracy.cells_picture import cells_picture
+
+    write(folder / "served.md", page())
+    write(folder / PICTURE, cells_picture(json.loads(FIGURES.read_text(encoding="utf-8"))["cells"]).png)
 
 
 def page() -> str:
@@ -91,7 +104,9 @@ def page() -> str:
     for kind, name in (("models", "model"), ("GPUs", "GPU"), ("precisions", "precision"), ("versions", "version")):
         if kind in kept:
             lines += [f"## By {name}", "", *_table(name, kept[kind]), ""]
-    lines += ["## By cell", "", *_table("engine, model, GPU, precision", kept["cells"]), _TTFT, *_worst(kept["cells"])]
+    lines += ["## By cell", "", f"![{_ALT}]({PICTURE})", ""]
+    lines += [*_table("engine, model, GPU, precision", kept["cells"]), _TTFT]
+    lines += [*floor_lines(kept["floor"]), *_worst(kept["cells"])]
     return "\n".join([*lines, *_coverage(residuals)]).rstrip() + "\n"
 
 

@@ -67,12 +67,11 @@ def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
         return Scored(row, refused=f"{type(error).__name__}: {error}")
     if found is None:
         return Scored(row, refused="no request was served")
-    late_ms = row.late_steps * found.tpot_ms
     steps = (0.9 if row.is_inferencex else 1.0) * row.osl - 1.0
     return Scored(
         row,
         found.tpot_ms / row.tpot_ms - 1.0,
-        (found.ttft_ms + late_ms) / row.ttft_ms - 1.0,
+        found.ttft_ms / row.ttft_ms - 1.0,
         e2e=(found.ttft_ms + steps * found.tpot_ms) / (row.ttft_ms + steps * row.tpot_ms) - 1.0,
         basis=found.basis,
         batch=found.batch,

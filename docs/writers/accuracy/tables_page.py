@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from docs.writers.accuracy.composed import LeftOut, median_percent
+from docs.writers.tables import table
 from simulator.timing.tables import Tables
 
 _HEAD = """## Models composed of tables
@@ -99,15 +100,12 @@ def clocks_section(clocks: Sequence[ClockOf]) -> str:
     """The clocks of the sources of profiles, as Markdown; '' for none."""
     if not clocks:
         return ""
-    lines = [
-        _CLOCKS,
-        "| profile | highest rate (% of the peak) | decodes, again (%) | with prompts, again (%) |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for each in clocks:
-        again = f"{100 * each.read:+.1f} | {100 * each.computed:+.1f}"
-        lines.append(f"| `{each.name}` | {100 * each.rate:.1f} | {again} |")
-    return "\n".join(lines)
+    head = ("profile", "highest rate (% of the peak)", "decodes, again (%)", "with prompts, again (%)")
+    rows = (
+        (f"`{each.name}`", f"{100 * each.rate:.1f}", f"{100 * each.read:+.1f}", f"{100 * each.computed:+.1f}")
+        for each in clocks
+    )
+    return "\n".join([_CLOCKS, *table(head, rows)])
 
 
 class HeldOutErrors(Protocol):
@@ -154,31 +152,26 @@ def uneven_section(held: Sequence[HeldUneven]) -> str:
     """Unequal batches by the numbers of other cards, as Markdown; '' for none."""
     if not held:
         return ""
-    lines = [
-        _UNEVEN,
-        "| profile | decodes | rows | number of the other card | mean | bias | mean, none | bias, none |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for each in held:
-        figures = f"{100 * each.mean:.1f} | {100 * each.bias:+.1f} | {100 * each.plain_mean:.1f}"
-        words = f"`{each.name}` | {each.kind} | {each.rows} | {each.number:.2f}"
-        lines.append(f"| {words} | {figures} | {100 * each.plain_bias:+.1f} |")
-    return "\n".join(lines)
+    head = ("profile", "decodes", "rows", "number of the other card", "mean", "bias", "mean, none", "bias, none")
+    rows = [
+        (f"`{each.name}`", each.kind, each.rows, f"{each.number:.2f}", f"{100 * each.mean:.1f}",
+         f"{100 * each.bias:+.1f}", f"{100 * each.plain_mean:.1f}", f"{100 * each.plain_bias:+.1f}")
+        for each in held
+    ]  # fmt: skip
+    return "\n".join([_UNEVEN, *table(head, rows, range(2, len(head)))])
 
 
 def beside_section(held: Sequence[HeldOutErrors]) -> str:
     """Mixed steps by the power of other cards, as Markdown; '' for none."""
     if not held:
         return ""
-    lines = [
-        _BESIDE,
-        "| profile | steps | power of the other card | median | bias | median, power 0 | bias, power 0 |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for each in held:
-        figures = f"{100 * each.median:.1f} | {100 * each.bias:+.1f} | {100 * each.plain_median:.1f}"
-        lines.append(f"| `{each.name}` | {each.steps} | {each.power} | {figures} | {100 * each.plain_bias:+.1f} |")
-    return "\n".join(lines)
+    head = ("profile", "steps", "power of the other card", "median", "bias", "median, power 0", "bias, power 0")
+    rows = [
+        (f"`{each.name}`", each.steps, each.power, f"{100 * each.median:.1f}", f"{100 * each.bias:+.1f}",
+         f"{100 * each.plain_median:.1f}", f"{100 * each.plain_bias:+.1f}")
+        for each in held
+    ]  # fmt: skip
+    return "\n".join([_BESIDE, *table(head, rows)])
 
 
 def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
@@ -190,9 +183,8 @@ def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
         for what, why in each.document.get("left_out", {}).items():
             lines.append(f"\nNot in `{each.name}`: {what}; {why}.")
     if models:
-        lines += ["", _MODELS, "| profile | tables | steps | number | median | p95 | bias |"]
-        lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
-        lines += [row for model in models for row in _rows(model)]
+        head = ("profile", "tables", "steps", "number", "median", "p95", "bias")
+        lines += ["", _MODELS, *table(head, [row for model in models for row in _rows(model)], range(3, len(head)))]
     return "\n".join(lines)
 
 
@@ -203,18 +195,16 @@ def parts_section(documents: Sequence[Mapping[str, Any]]) -> str:
 
 def _errors(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """The errors that tables state of themselves, as a table."""
-    lines = [
-        "| tables | software | kernel | left out | rows | mean | median | p95 | bias |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    rows = []
     for each in documents:
-        head = f"`{each['name']}` | {each['software']}"
+        head = f"`{each['name']}`", each["software"]
         for kind, regimes in each.get("errors", {}).items():
             for regime, of in regimes.items():
-                figures = " | ".join(f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias"))
-                lines.append(f"| {head} | {kind} | {regime} | {of['rows']} | {figures} |")
-                head = " | "
-    return lines
+                figures = [f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias")]
+                rows.append((*head, kind, regime, of["rows"], *figures))
+                head = "", ""
+    columns = ("tables", "software", "kernel", "left out", "rows", "mean", "median", "p95", "bias")
+    return list(table(columns, rows, range(4, len(columns))))
 
 
 _COUNTS = {"cold": "cold", "rejected": "impossible", "disturbed": "disturbed"}
@@ -222,28 +212,25 @@ _COUNTS = {"cold": "cold", "rejected": "impossible", "disturbed": "disturbed"}
 
 def _counts(tables: Sequence[Tables]) -> list[str]:
     """The rows that were changed or left out, in per cent of those of their kind."""
-    lines = [
-        "",
-        f"| tables | kind | rows | {' (%) | '.join(_COUNTS.values())} (%) |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
+    lines = []
     for each in tables:
         head, held = f"`{each.name}`", {name: each.document.get(name, {}) for name in _COUNTS}
         for kind, (_, rows) in held["rejected"].items():
             shares = [100.0 * of[kind][0] / of[kind][1] if kind in of else 0.0 for of in held.values()]
             if any(shares):
-                lines.append(f"| {head} | {kind} | {rows} | {' | '.join(f'{share:.1f}' for share in shares)} |")
-                head = " "
-    return lines
+                lines.append((head, kind, rows, *(f"{share:.1f}" for share in shares)))
+                head = ""
+    columns = ("tables", "kind", "rows", *(f"{word} (%)" for word in _COUNTS.values()))
+    return ["", *table(columns, lines, range(2, len(columns)))]
 
 
-def _rows(model: LeftOut) -> list[str]:
-    rows, head = [], f"`{model.profile}` | `{model.tables}`"
+def _rows(model: LeftOut) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    head = f"`{model.profile}`", f"`{model.tables}`"
     for kind, errors in model.errors.items():
         percent = 100.0 * np.asarray(errors)
         far = np.percentile(np.abs(percent), 95)
-        rows.append(
-            f"| {head} | {kind} | {len(errors)} | {median_percent(errors):.1f} | {far:.1f} | {percent.mean():+.1f} |"
-        )
-        head = " | "
+        shown = f"{median_percent(errors):.1f}", f"{far:.1f}", f"{percent.mean():+.1f}"
+        rows.append((*head, kind, len(errors), *shown))
+        head = "", ""
     return rows

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from docs.writers import tables
 from docs.writers.claims.claim import Expectation, Figures, Table
 
 
@@ -16,15 +17,10 @@ def table_lines(table: Table) -> Iterator[str]:
     if table.caption:
         yield f"{table.caption}:"
         yield ""
-    yield "| " + " | ".join(table.head) + " |"
-    yield "| --- |" + " ---: |" * (len(table.head) - 1)
-    for row in table.rows:
-        yield "| " + " | ".join(row) + " |"
+    yield from tables.table(table.head, table.rows)
 
 
 def expected_lines(expected: Sequence[Expectation], figures: Figures) -> Iterator[str]:
     """The expected figures beside the measured ones, as Markdown."""
-    yield "| expected figure | expected | measured | why |"
-    yield "| --- | ---: | ---: | --- |"
-    for one in expected:
-        yield f"| `{one.figure}` | {one.written} | {figures[one.figure]:.4g} | {one.why} |"
+    rows = [(f"`{one.figure}`", one.written, f"{figures[one.figure]:.4g}", one.why) for one in expected]
+    yield from tables.table(("expected figure", "expected", "measured", "why"), rows, (1, 2))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from docs.writers.accuracy import __main__ as gate
+from docs.writers.accuracy import served_page
+from docs.writers.accuracy.cells_picture import cells_picture
 from docs.writers.accuracy.recipes import recipe_of
 from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of, share_of_peak
 from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse, write_rows
@@ -67,12 +69,19 @@ def test_of_two_rows_of_a_setting_the_faster_one_drafts(tmp_path: Path) -> None:
     assert [row.drafts for row in read_rows(tmp_path, "sglang")] == [False, True, False]
 
 
-def test_a_client_sees_first_tokens_late_by_flags_of_the_server() -> None:
+def engine_of(row: Row, **fields: Any) -> dict[str, Any]:
+    found = scenario_of(replace(row, **fields))
+    assert found is not None
+    engine: dict[str, Any] = found["engine"]
+    return engine
+
+
+def test_sglang_receives_as_often_as_its_script_says() -> None:
     row = replace(ROW, engine="sglang", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", isl=1024, osl=1024)
     row = replace(row, tensor_parallel=8)
-    assert (row.late_steps, replace(row, concurrency=16).late_steps) == (5.0, 15.0)
-    assert replace(row, system="h200_sxm").late_steps == 0.0
-    assert replace(row, engine="vllm").late_steps == replace(row, isl=512).late_steps == 0.0
+    assert [engine_of(row, concurrency=users)["scheduler_recv_interval"] for users in (4, 16)] == [10, 30]
+    for other in ({"system": "h200_sxm"}, {"engine": "vllm"}, {"isl": 512}):
+        assert "scheduler_recv_interval" not in engine_of(row, **other)
 
 
 MINIMAX = {"model": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "isl": 1024, "osl": 1024, "data_parallel": 2}
@@ -101,8 +110,10 @@ def test_a_run_has_the_flags_of_its_script(
 
 def test_tensorrt_llm_waits_for_prompts_where_the_script_says_so() -> None:
     row = replace(ROW, engine="trtllm", isl=1024, osl=1024)
-    assert row.late_steps == pytest.approx(20 * (1 + 4 * 20 / 922 / 2) / (1 + 4 * 20 / 922), rel=1e-3)
-    assert replace(row, tensor_parallel=8).late_steps == replace(row, osl=8192).late_steps == 0.0
+    waits = {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
+    assert engine_of(row).items() >= waits.items()
+    for other in ({"tensor_parallel": 8}, {"osl": 8192}):
+        assert not engine_of(row, **other).keys() & waits
 
 
 @pytest.mark.parametrize(("users", "waves"), [(32, 10), (64, 4)])
@@ -166,3 +177,13 @@ def test_graphs_hold_the_prompts_where_the_script_asks_for_them(changed: dict[st
     row = replace(ROW, engine="trtllm", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", isl=1024, osl=1024)
     row = replace(row, concurrency=64, measured="2026-02-03")
     assert (recipe_of(replace(row, **changed)).captured is not None) is graphs
+
+
+def test_the_picture_draws_cells_of_three_runs_and_more_and_is_on_the_page() -> None:
+    errors = {"tpot_median": 0.05, "tpot_p90": 9.0, "ttft_median": 0.0, "ttft_p90": 0.2}
+    cells = {f"vllm {model} h100_sxm bf16": {"rows": rows, **errors} for model, rows in (("one", 5), ("two", 2))}
+    found = cells_picture(cells)
+    assert found.png == cells_picture({name: cell for name, cell in cells.items() if cell["rows"] > 2}).png
+    assert found.png != cells_picture({name: {**cell, "rows": 5} for name, cell in cells.items()}).png
+    assert f"]({served_page.PICTURE})" in served_page.page()
+    assert (Path(served_page.__file__).parents[2] / served_page.PICTURE).is_file()
