@@ -56,11 +56,11 @@ def is_default(scenario: Scenario) -> bool:
 
 
 def with_chunks(scenario: Scenario) -> dict[str, str | int]:
-    """Return the settings under which prompts are computed in chunks beside the decodes, by the default policy."""
-    found: dict[str, str | int] = {} if is_default(scenario) else {"engine.policy": DEFAULT_POLICY}
-    if scenario.engine.given().get("enable_chunked_prefill") is False:
-        found["engine.enable_chunked_prefill"] = True
-    return found
+    """Return the settings under which prompts are computed in chunks: the policy's own, else the default policy's."""
+    engine = scenario.engine
+    if "enable_chunked_prefill" in engine.takes():
+        return {} if engine.parameter("enable_chunked_prefill") else {"engine.enable_chunked_prefill": True}
+    return {} if is_default(scenario) else {"engine.policy": DEFAULT_POLICY}
 
 
 def policy_label(policy: str) -> str:

@@ -57,7 +57,8 @@ def _diagnose(evidence: Evidence, rules: Sequence[Rule]) -> Findings:
     return Findings(tuple(found), late.counted, len(late.row), late.broken, late.by_slo, unexplained)
 
 
-_ALWAYS = tuple(rule for rule in RULES if rule.name in ("padding", "prefix-cache", "preemption-storm", "load-bound"))
+_LOSING = ("padding", "prefix-cache", "preemption-storm", "whole-prompts", "load-bound")
+_ALWAYS = tuple(rule for rule in RULES if rule.name in _LOSING)
 """Rules about causes that lose the GPUs' work, whether or not a request is late."""
 
 

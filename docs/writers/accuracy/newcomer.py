@@ -34,6 +34,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "max_num_seqs": ("engine.max_num_seqs",),
     "max_num_batched_tokens": ("engine.max_num_batched_tokens",),
     "gpu_memory_utilization": ("hardware.gpu_memory_utilization",),
+    "front_end": ("front_end",),
+    "scheduler_recv_interval": ("engine.scheduler_recv_interval",),
+    "batch_wait_timeout_iters": ("engine.batch_wait_timeout_iters", "engine.batch_wait_max_tokens_ratio"),
 }
 """What is taken out, by the name in the tables."""
 SAID = {"engine": ("policy", "version"), "hardware": ("gpu", "tensor_parallel", "enable_expert_parallel")}

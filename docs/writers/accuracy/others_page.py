@@ -27,7 +27,10 @@ _LOOPED = """
 
 {count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
 servers](served.md) describes, each in one run: that of the number of users nearest to 32. Prompts there have nothing in
-common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price.
+common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price. A newcomer's
+TensorRT-LLM has steps of 8,192 tokens and no chunks, as that server does: prompts of that length wait there until all
+answers have ended, TTFT is ten times as long, and `batchlab explain` says so. The runs' scripts ask for steps of the
+prompt and the users together.
 
 """
 _EACH = """

@@ -21,6 +21,7 @@ from scenarios.diagnosis.rules import (
     slow_decode,
     starvation,
     transient_overload,
+    whole_prompts,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     router.RULE,
     starvation.RULE,
     preemption.RULE,
+    whole_prompts.RULE,
     long_prompts.RULE,
     chunk_size.TOO_SMALL,
     chunk_size.TOO_LARGE,

@@ -76,8 +76,11 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
     if change := with_chunks(evidence.scenario):
         if budget > 2048:
             change["engine.max_num_batched_tokens"] = 2048
-        change["engine.long_prefill_token_threshold"] = 512
-        found.append(Remedy(change, "compute prompts in chunks beside the answers, of a long one a quarter of a step"))
+        why = "compute prompts in chunks beside the answers"
+        if "engine.policy" in change or "long_prefill_token_threshold" in takes:
+            change["engine.long_prefill_token_threshold"] = 512
+            why = f"{why}, of a long one a quarter of a step"
+        found.append(Remedy(change, why))
     if "order" in takes and engine.parameter("order") == "fcfs":
         found.append(Remedy({"engine.order": "sjf"}, "begin short requests before long ones"))
     return found

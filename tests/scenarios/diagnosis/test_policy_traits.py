@@ -82,7 +82,7 @@ def test_a_policy_that_reserves_is_told_to_take_memory_as_answers_grow() -> None
 
 
 def test_vllm_before_v1_is_told_to_try_chunks_only_where_it_has_none() -> None:
-    assert advised({"policy": "vllm_v0"})[0] == {"engine.policy": "chunked_prefill"}
+    assert advised({"policy": "vllm_v0"})[0] == {"engine.enable_chunked_prefill": True}
     chunks = advised({"policy": "vllm_v0", "enable_chunked_prefill": True})
     assert chunks
     assert not any("engine.policy" in setting for setting in chunks)
@@ -94,9 +94,17 @@ def test_vllm_before_v1_is_told_to_try_chunks_only_where_it_has_none() -> None:
 def test_chunks_that_were_switched_off_are_switched_on() -> None:
     off = {"policy": "vllm", "enable_chunked_prefill": False}
     assert advised(off)[0] == {"engine.enable_chunked_prefill": True}
-    assert advised({**off, "policy": "tensorrt_llm"})[0] == {
-        "engine.policy": "chunked_prefill", "engine.enable_chunked_prefill": True,
-    }  # fmt: skip
+    assert advised({**off, "policy": "tensorrt_llm"})[0] == {"engine.enable_chunked_prefill": True}
+    assert advised({"policy": "orca"})[0] == {"engine.policy": "chunked_prefill"}  # has none to switch on
+
+
+def test_prompts_that_are_cut_fit_beside_answers() -> None:
+    """Only whole prompts wait for answers to end; a long one in chunks is told of by other rules."""
+    found = findings("whole-prompts")["whole-prompts"]
+    changes = [dict(remedy.change) for remedy in found.claim.remedies]
+    longest, slots = 8187, 2048
+    assert changes == [{"engine.max_num_batched_tokens": longest + slots}, {"engine.enable_chunked_prefill": True}]
+    assert "whole-prompts" not in findings("whole-prompts", "engine.enable_chunked_prefill=true")
 
 
 def test_a_policy_of_ones_own_is_what_it_says(tmp_path: Path) -> None:
