@@ -27,10 +27,10 @@ _LOOPED = """
 
 {count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
 servers](served.md) describes, each in one run: that of the number of users nearest to 32. Prompts there have nothing in
-common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price. A newcomer's
-TensorRT-LLM has steps of 8,192 tokens and no chunks, as that server does: prompts of that length wait there until all
-answers have ended, TTFT is ten times as long, and `batchlab explain` says so. The runs' scripts ask for steps of the
-prompt and the users together.
+common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price, `say it` those whose
+full scenario has the key: the others count as they are. A newcomer's TensorRT-LLM has steps of 8,192 tokens and no
+chunks, as that server does: prompts of that length wait there until all answers have ended, TTFT is ten times as long,
+and `batchlab explain` says so. The runs' scripts ask for steps of the prompt and the users together.
 
 """
 _EACH = """
@@ -81,6 +81,7 @@ Errors in per cent. Workers: those that prefill, then those that decode; DP: att
 | run | lengths | users | workers | TPOT (ms) | error | TTFT (ms) | error |
 | --- | --- | ---: | --- | ---: | ---: | ---: | ---: |
 """
+METRICS = ("tpot", "ttft")
 _WORDS = {FULL: "the full scenario", NEWCOMER: "newcomer's"}
 
 
@@ -97,7 +98,7 @@ def newcomer_page() -> str:
     for engine in sorted({each["engine"] for each in looped}):
         lines += _engine_lines(engine, [each for each in looped if each["engine"] == engine])
     each_way = [
-        [each["name"], *(_signed(each[metric][name]) for metric in ("tpot", "ttft") for name in (FULL, NEWCOMER))]
+        [each["name"], *(_signed(each[metric][name]) for metric in METRICS for name in (FULL, NEWCOMER))]
         for each in looped
     ]
     head = ("server", "TPOT, full", "newcomer's", "TTFT, full", "newcomer's")
@@ -113,16 +114,18 @@ def _logged(name: str, errors: Mapping[str, float] | str) -> list[str]:
 
 
 def _engine_lines(engine: str, servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = (f"{engine}, {len(servers)} servers", "refused", "TPOT median (%)", "p90", "TTFT median (%)")
+    """The table of an engine: a server whose full scenario does not say a key is without it as it is with it."""
+    head = (f"{engine}, {len(servers)} servers", "say it", "refused", "TPOT median (%)", "p90", "TTFT median (%)")
     rows: list[list[object]] = []
     for name in (FULL, *KEYS, NEWCOMER):
-        some = [each for each in servers if name in each["tpot"]]
-        if some:
-            tpot = [each["tpot"][name] for each in some if each["tpot"][name] is not None]
-            ttft = [each["ttft"][name] for each in some if each["ttft"][name] is not None]
-            sizes = (size_of(tpot), size_of(tpot, 0.9), size_of(ttft))
+        saying = sum(name in each["tpot"] for each in servers)
+        if saying:
+            tpot, ttft = ([each[metric].get(name, each[metric][FULL]) for each in servers] for metric in METRICS)
+            priced = [error for error in tpot if error is not None]
+            sizes = (size_of(priced), size_of(priced, 0.9), size_of([error for error in ttft if error is not None]))
             words = _WORDS.get(name, f"without `{name}`")
-            rows.append([words, len(some) - len(tpot), *(f"{100 * size:.1f}" for size in sizes)])
+            count = saying if name in KEYS else ""
+            rows.append([words, count, len(servers) - len(priced), *(f"{100 * size:.1f}" for size in sizes)])
     return [*table(head, rows), ""]
 
 
