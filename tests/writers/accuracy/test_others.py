@@ -117,7 +117,7 @@ def test_a_newcomer_says_model_hardware_version_and_traffic() -> None:
         "model": "m", "hardware": {"gpu": "h100"}, "engine": {"policy": "vllm", "version": "0.19"},
     }  # fmt: skip
     assert list(found) == [
-        FULL, "cost", "async_scheduling", "version", "max_num_seqs", "gpu_memory_utilization", NEWCOMER,
+        FULL, "cost", "async_scheduling", "version", "max_num_seqs", "gpu_memory_utilization", "front_end", NEWCOMER,
     ]  # fmt: skip
     assert "version" not in found["version"]["engine"]
     assert without(full, ["engine.nothing"]) == full
