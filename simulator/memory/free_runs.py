@@ -8,10 +8,11 @@ class BlockRun:
 
     `text` names their content (`BlockKeys.stretches`); with 0 it is that of the request `row` alone, or nothing is
     known of it. A run that `serves` was the first to have its content, and `following` is the next such run of the
-    text. `rest` is what a use of the run goes on with that began before its end was split off.
+    text. `rest` is what a use of the run goes on with that began before its end was split off. One use at least is of
+    the whole run; `cut` counts the others that stop before its end, by the place that they stop before.
     """
 
-    __slots__ = ("after", "before", "following", "references", "rest", "row", "serves", "size", "start", "text")
+    __slots__ = ("after", "before", "cut", "following", "references", "rest", "row", "serves", "size", "start", "text")
 
     def __init__(self, row: int, start: int, size: int, text: int = 0) -> None:
         self.row = row
@@ -22,30 +23,60 @@ class BlockRun:
         self.references = 0
         self.following: BlockRun | None = None
         self.rest: BlockRun | None = None
+        self.cut: dict[int, int] | None = None
         self.before = self.after = self  # in the queue
+
+    def cut_at(self, stop: int, uses: int) -> None:
+        """Count so many more uses that stop before this place, which is before the end."""
+        cut = self.cut
+        if cut is None:
+            self.cut = {stop: uses}
+            return
+        cut[stop] = left = cut.get(stop, 0) + uses
+        if not left:
+            del cut[stop]
+            if not cut:
+                self.cut = None
+
+    def unused_from(self) -> int:
+        """The place from which on no use is left: the end where one is of the whole run, the start where none is."""
+        cut = self.cut
+        if cut is None or self.references > sum(cut.values()):
+            return self.start + self.size if self.references else self.start
+        return max(cut)
+
+    def left_by(self, stops: list[int]) -> int:
+        """Blocks that nobody uses once uses that stop before these places have ended."""
+        end = self.start + self.size
+        cut = self.cut or {}
+        if self.references - sum(cut.values()) > sum([stop >= end for stop in stops]):
+            return 0
+        return end - max([stop for stop, uses in cut.items() if uses > stops.count(stop)], default=self.start)
 
 
 class RequestBlocks:
     """The leading blocks of one request that have entered the cache: `entered`, of which `runs` hold the first `held`.
 
-    A run counts from its start to that of the next. Behind them come blocks that are the request's own.
+    A run counts from its start to that of the next. Behind them come blocks that are the request's own: from `shared`
+    on no other request has a block's content.
     """
 
-    __slots__ = ("entered", "held", "runs")
+    __slots__ = ("entered", "held", "runs", "shared")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: int) -> None:
         self.runs: list[BlockRun] = []
         self.held = 0
         self.entered = 0
+        self.shared = shared
 
     def parts(self) -> list[BlockRun]:
         """The runs, with what was split off them since: a list that is not to be changed."""
-        place = 0
+        end = 0
         for run in self.runs:
-            if run.start != place:
+            if run.start > end:
                 break
-            place += run.size
-        if place == self.held:
+            end = run.start + run.size
+        if end >= self.held:
             return self.runs
         parts = []
         place = 0
@@ -57,6 +88,12 @@ class RequestBlocks:
                 place = part.start + part.size
                 part = part.rest
         return parts
+
+    def uses(self) -> list[tuple[BlockRun, int]]:
+        """The parts, each with the place before which the use of it stops: its end, or before that."""
+        parts = self.parts()
+        stops = [part.start for part in parts[1:]]
+        return list(zip(parts, [*stops, self.held], strict=False))
 
 
 class ServingRuns:

@@ -41,6 +41,7 @@ class PrefixLedger:
         self._looked = (_NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
         self._most = self._reached = 0
         self._held: list[_Held] = []
+        self._hit, self._found = (_NOBODY, 0, 0), (0, 0)  # what was last asked for, and the answer
         self.keys = RequestKeys(block_size)
         self.unfilled: Mapping[int, object] = {}  # texts of which more may be full than has entered; `fill` lets it
         self.fill: Callable[[int, int], None]
@@ -60,6 +61,10 @@ class PrefixLedger:
                 self._ask(request)
             if self.unfilled:
                 self._fill(request, 0, most)
+        hit = (request.row, most, self._changes)
+        if hit == self._hit:  # the policy asked, and now it is admitted
+            return self._found
+        if request.content is not None:
             shared = most if most < self._shared else self._shared
             for last, start, found in self._holders(shared):
                 if not last.references:
@@ -70,8 +75,9 @@ class PrefixLedger:
                 unused += stop - found
             found = stop
         if last is not None and self.keys.drops_hit_block:
-            return found - 1, unused - (not last.references)
-        return found, unused
+            found, unused = found - 1, unused - (not last.references)
+        self._hit, self._found = hit, (found, unused)
+        return self._found
 
     def names(self, request: Request, blocks: int) -> list[Hashable]:
         """Names of a request's first blocks that others may have too, `blocks` at most: those that `tell` is given."""
@@ -137,33 +143,34 @@ class PrefixLedger:
     def freed_with(self, held: Mapping[int, int]) -> int:
         """Blocks that only these rows use, each of which holds so many."""
         freed = 0
-        used: Counter[BlockRun] = Counter()
+        stops: dict[BlockRun, list[int]] = {}
         for row, blocks in held.items():
             table = self._tables.get(row)
             if table is None:
                 freed += blocks
             else:
                 freed += blocks - table.held
-                used.update(table.parts())
-        return freed + sum([run.size for run, count in used.items() if count == run.references])
+                for run, stop in table.uses():
+                    stops.setdefault(run, []).append(stop)
+        return freed + sum([run.left_by(ends) for run, ends in stops.items()])
 
     # Taking
 
     def take_hits(self, request: Request, blocks: int) -> None:
         """Begin the request's table with its first `blocks` blocks, which are cached."""
-        table = self._tables[request.row] = RequestBlocks()
+        table = self._begin(request)
         table.held = table.entered = blocks
         if not blocks:
             return
         start = 0
-        if request.content is not None:
-            if request.row != self._asked:
-                self._ask(request)
-            shared = blocks if blocks < self._shared else self._shared
+        if table.shared:
+            shared = blocks if blocks < table.shared else table.shared
             for run, first, start in self._holders(shared):
-                if run.references and run.start == first and run.start + run.size == start:
+                if run.references and run.start == first:
                     run.references += 1
                     table.runs.append(run)
+                    if start < run.start + run.size:
+                        run.cut_at(start, 1)
                 else:
                     self._use(table, run, first, start)
             self._changes += 1
@@ -173,23 +180,35 @@ class PrefixLedger:
             self._use(table, own[0], start, own[1])
             start = own[1]
 
+    def _begin(self, request: Request) -> RequestBlocks:
+        """A table of no blocks; the request is at hand."""
+        shared = 0
+        if request.content is not None:
+            if request.row != self._asked:
+                self._ask(request)
+            shared = self._shared
+        table = self._tables[request.row] = RequestBlocks(shared)
+        return table
+
     def _use(self, table: RequestBlocks, run: BlockRun, start: int, stop: int) -> None:
-        """Let a table go on with these places of a run, which is split where it holds more."""
+        """Let a table go on with these places of a run, which is split where what it holds more is not in use."""
         self._changes += 1
         if run.start < start:
             run = self._split(run, start)
-        if stop < run.start + run.size:
-            self._split(run, stop)
         if not run.references:
+            if stop < run.start + run.size:
+                self._split(run, stop)
             self._free.remove(run)
             self.num_free -= run.size
+        elif stop < run.start + run.size:
+            run.cut_at(stop, 1)
         run.references += 1
         table.runs.append(run)
 
     def _split(self, run: BlockRun, place: int) -> BlockRun:
         """Split a run before this place; returns the second half. Both stay in use, or where they are in the queue."""
         half = BlockRun(run.row, place, run.start + run.size - place, run.text)
-        half.references, half.serves = run.references, run.serves
+        half.serves = run.serves
         run.size = place - run.start
         if run.serves:
             half.following, run.following = run.following, half
@@ -197,7 +216,17 @@ class PrefixLedger:
             same = self._others[run.text] if run.text else self._own[run.row]
             same.insert(same.index(run) + 1, half)
         if run.references:
+            half.references = run.references
             half.rest, run.rest = run.rest, half
+            if run.cut is not None:
+                cut, run.cut = run.cut, None
+                for stop, uses in cut.items():
+                    if stop > place:
+                        half.cut_at(stop, uses)
+                    else:
+                        half.references -= uses
+                        if stop < place:
+                            run.cut_at(stop, uses)
         else:
             self._free.put(half, run)
         return half
@@ -272,22 +301,21 @@ class PrefixLedger:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
         table = self._tables.get(request.row)
         if table is None:
-            table = self._tables[request.row] = RequestBlocks()
+            table = self._begin(request)
         if full_blocks <= table.entered:
             return
-        if request.content is not None:
+        stop = full_blocks if full_blocks < table.shared else table.shared
+        if stop > table.held:
             if request.row != self._asked:
                 self._ask(request)
-            stop = full_blocks if full_blocks < self._shared else self._shared
-            if stop > table.held:
-                if self.tell is not None:
-                    self.tell(self._names(table.held, stop), 1)
-                for text, start, end in self._stretches:
-                    if start < stop and table.held < end:
-                        if text in self.unfilled:
-                            self.fill(text, stop)
-                        self._enter_text(table, request.row, text, stop if stop < end else end)
-                self._changes += 1
+            if self.tell is not None:
+                self.tell(self._names(table.held, stop), 1)
+            for text, start, end in self._stretches:
+                if start < stop and table.held < end:
+                    if text in self.unfilled:
+                        self.fill(text, stop)
+                    self._enter_text(table, request.row, text, stop if stop < end else end)
+            self._changes += 1
         table.entered = full_blocks
 
     def _enter_text(self, table: RequestBlocks, row: int, text: int, stop: int) -> None:
@@ -347,7 +375,7 @@ class PrefixLedger:
 
     def _leave(self, row: int, num_blocks: int, *, comes_back: bool) -> None:
         """Put the blocks of a request into the queue, the last one first; those that hold nothing go to its front."""
-        table = self._tables.pop(row, None) or RequestBlocks()
+        table = self._tables.pop(row, None) or RequestBlocks(0)
         unknown, own = num_blocks - table.entered, table.entered - table.held
         if unknown < 0:
             raise ValueError(f"row {row} holds {table.entered} blocks, not {num_blocks}")
@@ -365,12 +393,25 @@ class PrefixLedger:
         self._changes += 1
         if not table.runs:
             return
+        stop = table.held
         for run in reversed(table.parts()):
             run.references -= 1
+            end = run.start + run.size
+            if stop < end:
+                run.cut_at(stop, -1)
+            stop = run.start
             if not run.references:
                 run.rest = None
-                self.num_free += run.size
-                self._free.append(run)
+                self._add_free(run)
+            elif run.cut is not None and (unused := run.unused_from()) < end:
+                rest = run.rest
+                half = self._split(run, unused)
+                run.rest, half.rest = rest, None
+                self._add_free(half)
+
+    def _add_free(self, run: BlockRun) -> None:
+        self.num_free += run.size
+        self._free.append(run)
 
     def _append_nameless(self, blocks: int) -> None:
         """Put blocks to the end of the queue that nobody will look for."""
@@ -399,8 +440,12 @@ class PrefixLedger:
 
     def check(self) -> None:
         """Raise AssertionError unless references, free queue and cache agree."""
-        used = Counter([run for table in self._tables.values() for run in table.parts()])
+        uses = [use for table in self._tables.values() for use in table.uses()]
+        used = Counter([run for run, _ in uses])
         assert all(run.references == count for run, count in used.items()), "references differ from the tables"
+        cut = Counter([(run, stop) for run, stop in uses if stop < run.start + run.size])
+        assert cut == {(run, stop): count for run in used for stop, count in (run.cut or {}).items()}, "cuts differ"
+        assert all(run.unused_from() == run.start + run.size for run in used), "the end of a run is not in use"
         free = list(self._free)
         assert not any(run.references for run in free), "a run is free and in use"
         assert self.num_free == self._empty + sum([run.size for run in free]), "free queue differs"

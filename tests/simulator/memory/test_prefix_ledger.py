@@ -38,19 +38,39 @@ def test_it_is_a_cache_without_ids() -> None:
 
 
 def test_what_is_used_together_is_one_run() -> None:
-    """Of 20 tokens, 8 are shared with a shorter prompt: the run is split when that is served, and not before."""
+    """Of 20 tokens, 8 are shared with a shorter prompt: the run is split when the longer one leaves, and not before."""
     ledger = PrefixLedger(16, 0, SIZE)
     admit(ledger, group(0, 20))
     assert [run.size for run in ledger._tables[0].runs] == [5]
     assert admit(ledger, group(1, 9)) == 2
-    assert [run.size for run in ledger._tables[0].runs] == [2], "which the other three follow"
-    assert [(run.start, run.size, run.references) for run in ledger._tables[0].parts()] == [(0, 2, 2), (2, 3, 1)]
+    assert [(run.size, run.references, run.cut) for run in ledger._tables[0].runs] == [(5, 2, {2: 1})]
+    assert ledger.freed_with({0: 5}) == 3
+    assert ledger.freed_with({1: 3}) == 1, "what is its own"
+    assert ledger.freed_with({0: 5, 1: 3}) == 6
     ledger.free(0, 5)
     ledger.check()
     assert queue(ledger) == [(0, 2, 3)]
+    assert [(run.size, run.references, run.cut) for run in ledger._tables[1].parts()] == [(2, 1, None)]
     ledger.free(1, 3)
     assert ledger.num_free == 16
     assert queue(ledger) == [(0, 0, 5)], "they are one again; what holds nothing is not in it"
+
+
+def test_of_cut_uses_the_longest_keeps_its_blocks() -> None:
+    ledger = PrefixLedger(32, 0, SIZE)
+    admit(ledger, group(0, 40))
+    for row, tokens in ((1, 9), (2, 25), (3, 17), (4, 9)):
+        admit(ledger, group(row, tokens))
+    assert [(run.size, run.references, run.cut) for run in ledger._tables[0].runs] == [(10, 5, {2: 2, 6: 1, 4: 1})]
+    ledger.free(0, 10)
+    ledger.check()
+    assert queue(ledger) == [(0, 6, 4)]
+    ledger.free(3, 5)
+    ledger.check()
+    assert queue(ledger) == [(0, 6, 4)], "the longer one uses its blocks too"
+    ledger.free(2, 7)
+    ledger.check()
+    assert queue(ledger) == [(0, 2, 8)]
 
 
 def test_a_free_run_is_split_where_it_lies_in_the_queue() -> None:
