@@ -25,7 +25,7 @@ from simulator.timing.profile.surface import make_curve
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.assumed import elementwise
 from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, load_expert_tables, read_expert_tables
-from simulator.timing.tables.routed_experts import even_curve, expert_counts, find_experts
+from simulator.timing.tables.routed_experts import even_curve, expert_counts, find_experts, fullest_curve
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")
@@ -150,6 +150,21 @@ def test_even_loads_touch_fewer_experts_and_end_where_balanced_ones_do() -> None
     missed = comb(16, 0) * (1 - 8 / 128) ** 16
     read = balanced.at(16 * (1 - missed))
     assert even.at(16) == pytest.approx(read, rel=0.05)
+
+
+@pytest.mark.parametrize(("tokens", "gpus"), [(1, 8), (4, 8), (16, 4), (64, 8)])
+def test_gpus_that_share_experts_wait_for_the_fullest(tokens: int, gpus: int) -> None:
+    """A GPU that takes 1 us a choice takes what the fullest of drawn ones does."""
+    top_k, experts = 8, 256
+    counts = np.array([1.0, 2.0, 4.0, 16.0, 64.0, 256.0])
+    rng = np.random.default_rng(0)
+    drawn = [
+        np.bincount(rng.random((tokens, experts)).argsort(1)[:, :top_k].ravel() * gpus // experts, minlength=gpus).max()
+        for _ in range(2000)
+    ]
+    fullest = fullest_curve(make_curve(counts, counts * top_k / gpus), top_k, gpus)
+    assert fullest.at(tokens) == pytest.approx(np.mean(drawn), rel=0.05)
+    assert fullest.at(256) < 1.25 * 256 * top_k / gpus
 
 
 def test_where_no_balanced_rows_are_the_gentler_power_law_stands_for_even_loads() -> None:
