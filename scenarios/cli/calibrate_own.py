@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulator.hardware.models import Model
 
 MOST_TOKENS = 8192  # of a step that is asked for
-BATCH = 16.0  # the mean batch by whose runs a prediction's error is taken
+LOAD = 64.0  # the load (`traits_of`) by whose runs a prediction's error is taken
 UTILISATION = 0.9
 
 
@@ -56,7 +56,7 @@ def before(model: str, gpu: str, tensor_parallel: int, policy: str) -> Before:
         scenario, fleet = built("roofline")
     basis = basis_of(fleet)
     assert basis is not None
-    low, high = step_factors(scenario, basis, BATCH, _LEVEL)[TPOT]
+    low, high = step_factors(scenario, basis, LOAD, _LEVEL)[TPOT]
     resolved, device = scenario.resolve_model(), scenario.resolve_gpu()
     left = UTILISATION * device.memory_bytes - resolved.weight_bytes(tensor_parallel)
     most_keys = left / resolved.kv_bytes_per_token(tensor_parallel)

@@ -26,8 +26,9 @@ class Longer:
 
 
 AS_PRICED = Longer()
-BATCH = 64.0
-"""A mean batch of the stratum that a plan takes: near the largest rate of an SLO a server has tens of requests."""
+LOAD = 256.0
+"""The load (`traits_of`) that a plan takes: near the largest rate of an SLO a server has tens of requests, whose
+prompts are some times as long as their answers."""
 
 
 def longer(candidate: Candidate, confidence: float | None) -> Longer:
@@ -42,7 +43,7 @@ def longer(candidate: Candidate, confidence: float | None) -> Longer:
     if basis is None:
         what = f"a confidence needs a price with known errors; cost: kind: {scenario.cost.kind} has none"
         raise InputError(what, file="--confidence", hint="cost: {kind: profile} or {kind: roofline}")
-    factors = step_factors(scenario, basis, BATCH, confidence)
+    factors = step_factors(scenario, basis, LOAD, confidence)
     steps = max(1.0, factors[TPOT][1])
     return Longer(steps, max(1.0, factors[TTFT][1] / steps))
 

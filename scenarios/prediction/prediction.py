@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.assembly.fleet_parts import BuiltGroup
 from scenarios.prediction.basis import ROOFLINE, Basis, basis_of
 from scenarios.prediction.load import Load, load_of
-from scenarios.prediction.residuals import METRICS, OUTSIDE, Residuals, shipped_residuals, strata_names
+from scenarios.prediction.residuals import METRICS, OUTSIDE, Residuals, shipped_residuals, traits_of
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.hardware.dimensions import CHANGED
 from simulator.policies import server_of
@@ -44,7 +44,9 @@ def prediction_entry(
     residuals = shipped_residuals()
     far = _outside(fleet, records, summary, residuals)
     batch = float(summary["mean_batch_size"] or 0.0)
-    factors = step_factors(scenario, basis, batch, coverage, is_outside=bool(far))
+    asked, answered = summary["total_input_tokens"], summary["total_output_tokens"]
+    per_step = batch * asked / answered if answered else None
+    factors = step_factors(scenario, basis, per_step, coverage, is_outside=bool(far))
     load = None if has_loops(scenario) else load_of(records, scenario.engine.parameter("max_num_seqs"))
     metrics = _in_closed_loop(summary, factors) if load is None else _in_open_loop(summary, factors, load)
     why = f"outside the measured envelope: {'; '.join(far)}; {basis.why}" if far else basis.why
@@ -60,15 +62,20 @@ def prediction_entry(
 
 
 def step_factors(
-    scenario: Scenario, basis: Basis, batch: float, coverage: float, *, is_outside: bool = False
+    scenario: Scenario, basis: Basis, load: float | None, coverage: float, *, is_outside: bool = False
 ) -> dict[str, tuple[float, float]]:
-    """Return, by metric, the factors between which that of the real server lies in a closed loop of that mean batch."""
-    kernels, residuals = server_of(scenario.engine.policy).kernels, shipped_residuals()
-    strata = (ROOFLINE,) if basis.name == ROOFLINE else strata_names(kernels, batch)
-    bases = [basis.name, *([OUTSIDE] if is_outside else [])]
-    found = {metric: residuals.factors(strata, metric, coverage, bases) for metric in METRICS}
+    """Return, by metric, the factors between which that of the real server lies in a closed loop.
+
+    `load` is that of `traits_of`.
+    """
+    residuals = shipped_residuals()
+    stratum, traits = ROOFLINE, dict[str, str]()
+    if basis.name != ROOFLINE:
+        stratum = server_of(scenario.engine.policy).kernels
+        traits = traits_of(basis.name, scenario.resolve_model(), scenario.hardware.tensor_parallel, load)
+    times = residuals.wider[OUTSIDE] if is_outside else 1.0
+    found = {metric: residuals.factors(stratum, metric, coverage, traits, times) for metric in METRICS}
     if basis.own is not None:  # the front end and the client are not in it: TTFT stays as uncertain
-        times = residuals.wider[OUTSIDE] if is_outside else 1.0
         found[TPOT] = found[E2E] = basis.own.factors(coverage, times)
     return found
 

@@ -1,6 +1,7 @@
 """docs/served.md: runs of real servers against their predictions, by cell, and how often the intervals hold them."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
@@ -10,7 +11,7 @@ from docs.writers.accuracy.floor import floor_lines
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
 from reports.files import write
-from scenarios.prediction.residuals import FILE, METRICS
+from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, SOME_GPUS
 
 WORST = 10  # cells of an engine
 _HEAD = """# Runs of real servers
@@ -149,8 +150,9 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
         "## How often an interval holds",
         "",
         "`prediction` in summary.json has intervals of 90 %. Each line leaves out the rows of one model, GPU, version",
-        "or engine after the other and asks the intervals by all others. The width is the upper end over the lower,",
-        "in the median. Groups are those of 100 rows and more: the one that is held least often, and the most.",
+        "or engine after the other and asks the intervals by all others; the rows left out take no part in how wide",
+        "these are made. The width is the upper end over the lower, in the median. Groups are those of 100 rows and",
+        "more: the one that is held least often, and the most.",
         "",
         "| metric | left out | held (%) | width | groups (%) |",
         "| --- | --- | ---: | ---: | --- |",
@@ -162,10 +164,27 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
             words = ", ".join(f"{name} {100 * shares[name]:.0f}" for name in dict.fromkeys([*ends[:1], *ends[-1:]]))
             held = f"{100 * found['coverage']:.1f} | {found['width']:.2f}"
             lines.append(f"| {metric} | {way} | {held} | {words or '-'} |")
-    wider = ", ".join(f"{name} {times:.2f}" for name, times in residuals["wider"].items())
+    outside = residuals["wider"][OUTSIDE]
     lines += [
         "",
-        f"Where kernels were measured the intervals are as wide as that; by the price's basis they are so many times as"
-        f" wide (in logarithms): {wider}. No run lies outside of everything measured: its factor is not tested.",
+        "How wide an interval is follows the size of errors of such runs (`docs/writers/accuracy/spread.py`): how many",
+        "times as wide, in logarithms, by trait. `load` is the mean batch times prompt tokens over answers' tokens;",
+        f"GPUs are those in tensor parallel: one, some (up to {SOME_GPUS}), many.",
+        "",
+        "| metric | trait | times |",
+        "| --- | --- | --- |",
     ]
+    for metric in METRICS:
+        for trait, effects in sorted(residuals["spread"][metric].items()):
+            words = ", ".join(f"{_value(trait, value)} {math.exp(log):.2f}" for value, log in effects.items())
+            lines.append(f"| {metric} | {trait} | {words} |")
+    lines += ["", f"Outside of everything measured it is {outside:.2f} times as wide: no run lies there to test it."]
     return lines
+
+
+def _value(trait: str, value: str) -> str:
+    """A trait's value in words."""
+    if trait != "load":
+        return value
+    place = int(value)
+    return f"up to {LOADS[place]:,}" if place < len(LOADS) else f"above {LOADS[-1]:,}"

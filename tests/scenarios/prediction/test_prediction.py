@@ -10,11 +10,12 @@ from scenarios.assembly.workloads import build_workload
 from scenarios.prediction.basis import BASES
 from scenarios.prediction.load import load_of
 from scenarios.prediction.prediction import COVERAGE, PREDICTION
-from scenarios.prediction.residuals import METRICS, OUTSIDE, check_coverage, shipped_residuals, strata_names
+from scenarios.prediction.residuals import METRICS, OUTSIDE, check_coverage, shipped_residuals, traits_of
 from scenarios.prediction.words import prediction_words
 from scenarios.runs.runner import run, run_on
 from scenarios.schema.loader import load
 from simulator.errors import InputError
+from simulator.hardware.models import find_model
 
 LINEAR = {"kind": "linear", "base_s": 5e-3, "per_token_s": 1e-5, "per_context_token_s": 1e-8}
 CLOSED = {"process": "closed_loop", "concurrency": 4}
@@ -94,19 +95,26 @@ def test_no_more_run_at_once_than_the_cache_holds() -> None:
 
 
 def test_residuals_are_wider_where_less_is_known() -> None:
-    held = shipped_residuals()
-    names = strata_names("vllm", 20.0)
-    assert names == ("vllm, up to 32", "vllm", "any, up to 32", "any")
-    assert strata_names("vllm", 500.0)[0] == "vllm, above 128"
+    held, model = shipped_residuals(), find_model("llama-3.1-8b")
+    traits = [traits_of(basis, model, 1, 64.0) for basis in BASES]
     widths = []
-    for bases in (*[[basis] for basis in BASES[:-1]], [BASES[-2], OUTSIDE]):
-        low, high = held.factors(names, "mean_tpot_ms", 0.9, bases)
+    for of, times in (*((each, 1.0) for each in traits[:-1]), (traits[-2], held.wider[OUTSIDE])):
+        low, high = held.factors("vllm", "mean_tpot_ms", 0.9, of, times)
         widths.append(high / low)
     assert widths == sorted(widths)
     assert widths[0] < widths[2]  # measured, extrapolated
-    narrow, wide = (held.factors(names, "mean_tpot_ms", coverage, ["measured"]) for coverage in (0.5, 0.95))
+    narrow, wide = (held.factors("vllm", "mean_tpot_ms", coverage, traits[0]) for coverage in (0.5, 0.95))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert held.factors(("nobody's",), "mean_tpot_ms", 0.9, []) == held.factors(("any",), "mean_tpot_ms", 0.9, [])
+    assert held.factors("nobody's", "mean_tpot_ms", 0.9, {}) == held.factors("any", "mean_tpot_ms", 0.9, {})
+
+
+def test_a_run_has_traits() -> None:
+    dense, latent, experts = map(find_model, ("llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"))
+    assert traits_of("measured", dense, 1, None) == {"basis": "measured", "kind": "dense", "gpus": "one"}
+    assert traits_of("measured", latent, 8, 0.0)["kind"] == "latent attention"
+    assert traits_of("measured", experts, 4, 5000.0) == {
+        "basis": "measured", "kind": "experts", "gpus": "some", "load": "5"
+    }  # fmt: skip
 
 
 def test_a_confidence_is_a_probability() -> None:
