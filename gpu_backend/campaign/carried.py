@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-WHEELS = Path(__file__).resolve().parents[1] / "wheels"
+WHEELS = Path(__file__).resolve().parents[2] / "wheels"
 FETCH = "pip download --no-deps -d wheels simpy==4.1.2"
 _NEEDED = "simpy"
 

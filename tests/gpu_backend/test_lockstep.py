@@ -106,6 +106,10 @@ def test_steps_are_timed_by_their_median(
 def test_captured_decode_steps_and_the_kernel_give_the_same_tokens() -> None:
     """In Triton's interpreter, in a process of its own: padded batches at fixed addresses, left padding masked."""
     pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
+    from tests.gpu_backend.test_kernel import no_interpreter
+
+    if reason := no_interpreter():
+        pytest.skip(reason)
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu_interpreted"],

@@ -55,6 +55,13 @@ def test_a_campaign_needs_nothing_else(tmp_path: Path) -> None:
     assert "lost" not in done.stderr, "every policy and queue is there"
 
 
+def test_wheels_are_looked_for_where_the_page_puts_them() -> None:
+    """The page has them fetched into `wheels` from the repository's root, which git ignores."""
+    assert carried.WHEELS == ROOT / "wheels"
+    assert "-d wheels" in carried.FETCH
+    assert carried.FETCH in (ROOT / "docs/lockstep.md").read_text(encoding="utf-8")
+
+
 def test_simpy_must_be_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "_is_there", lambda name: False)
     missing = carry(tmp_path)
