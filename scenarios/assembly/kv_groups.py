@@ -10,7 +10,8 @@ from simulator.engine.connector.groups import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan
-from simulator.hardware.layer_types import CHUNK, layer_caches
+from simulator.hardware.layer_caches import layer_caches
+from simulator.hardware.layer_types import CHUNK
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
 from simulator.plan import PolicyFeatures

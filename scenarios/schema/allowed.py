@@ -46,13 +46,6 @@ def _precisions() -> Mapping[str, Schema]:
     }
 
 
-def speculative_schema() -> Schema:
-    """The keys of speculative decoding, whole; or null."""
-    from scenarios.schema.speculative import SpeculativeDecoding
-
-    return whole_schema(SpeculativeDecoding)
-
-
 def whole_schema(model: type[BaseModel]) -> Schema:
     """The keys of a mapping, whole: what they refer to stands in its place; or null."""
     schema = model.model_json_schema()
@@ -102,7 +95,7 @@ def router_schema() -> Schema:
         if not features.reads_loads:
             keys.clear()
         keys["regret"] = own["regret"]
-        keys |= {key: _parameter_schema(parameter) for key, parameter in router_parameters(name).items()}
+        keys |= {key: parameter_schema(parameter) for key, parameter in router_parameters(name).items()}
         mappings.append(_router_mapping({"const": name, "description": _first_line(router_class(name))}, keys))
     mappings.append(
         _router_mapping({**users, "description": "a router of your own"}, own) | {"additionalProperties": True}
@@ -121,66 +114,8 @@ def _first_line(owner: Any) -> str:
     return (sentence[:1].lower() + sentence[1:]).rstrip(".")
 
 
-def engine_schema() -> Schema:
-    """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
-    from scenarios.schema.engine import Engine
-    from simulator.policies import DEFAULT_POLICY, named_policies
-
-    own = Engine.model_json_schema()["properties"]
-    own["policy"].pop("x-allowed")
-    of_policies = {name: policy_keys(name) for name in named_policies()}
-    own["policy"]["default"] = DEFAULT_POLICY
-    users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
-    own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]
-    properties: Schema = {**own}
-    for key in dict.fromkeys(key for keys in of_policies.values() for key in keys):
-        properties[key] = _together({policy: keys[key] for policy, keys in of_policies.items() if key in keys})
-    return {
-        "type": "object",
-        "properties": properties,
-        "allOf": [
-            {
-                "if": {
-                    "properties": {"policy": {"const": name}},
-                    "required": [] if name == DEFAULT_POLICY else ["policy"],
-                },
-                "then": {"propertyNames": {"enum": [*own, *keys]}},
-            }
-            for name, keys in of_policies.items()
-        ],
-    }
-
-
-def _together(declared: Mapping[str, Schema]) -> Schema:
-    """One parameter as several policies declare it: all that any of them takes, and the default where they agree."""
-    first, *others = declared.values()
-    found = {**first, "x-policies": list(declared)}
-    if any(other.get("default") != first.get("default") for other in others):
-        found.pop("default", None)
-    about = ("default", "description", "x-orders")
-    arms = [{key: value for key, value in each.items() if key not in about} for each in declared.values()]
-    different = [arm for index, arm in enumerate(arms) if arm not in arms[:index]]
-    if len(different) > 1:
-        found = {key: value for key, value in found.items() if key not in arms[0]} | {"anyOf": different}
-    return found
-
-
-def policy_keys(policy: str) -> dict[str, Schema]:
-    """The parameters of a built-in policy as `engine:` takes them, then those of the orders that it can have."""
-    from simulator.policies import policy_class, policy_parameters
-    from simulator.queues import QUEUES
-
-    own = policy_parameters(policy_class(policy))
-    found = {name: _parameter_schema(parameter) for name, parameter in own.items()}
-    if "order" in own:
-        for order in own["order"].words:
-            for name, parameter in QUEUES[order].parameters.items():
-                schema = found.setdefault(name, {**_parameter_schema(parameter), "x-orders": []})
-                schema["x-orders"].append(order)
-    return found
-
-
-def _parameter_schema(parameter: Parameter) -> Schema:
+def parameter_schema(parameter: Parameter) -> Schema:
+    """The JSON Schema of a policy's or an order's parameter, with its meaning, its unit and its default."""
     schema: Schema = TypeAdapter(parameter.annotation).json_schema()
     if parameter.words and all(as_number(word) is not None for word in parameter.words):  # YAML takes 0.20 for a number
         numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}

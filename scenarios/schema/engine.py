@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
 
-from scenarios.schema.allowed import speculative_schema
+from scenarios.schema.allowed import whole_schema
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
 from scenarios.schema.speculative import SpeculativeDecoding
 from scenarios.schema.strict import JsonSchema, Strict
@@ -63,7 +63,7 @@ class Engine(Strict):
 
     speculative_config: Annotated[
         SpeculativeDecoding | None,
-        JsonSchema(speculative_schema),
+        JsonSchema(lambda: whole_schema(SpeculativeDecoding)),
         doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
     ] = None
 

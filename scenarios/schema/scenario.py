@@ -22,12 +22,13 @@ from pydantic import (
     model_validator,
 )
 
-from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.allowed import gpu_schema, model_schema, router_schema
 from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig, filtered
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
 from scenarios.schema.energy import EnergyConfig
 from scenarios.schema.engine import BuiltInEngine, Engine
+from scenarios.schema.engine_keys import engine_schema
 from scenarios.schema.flow_control import FlowControlConfig
 from scenarios.schema.kv_offload import KVOffload, offload_schema
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles

@@ -2,11 +2,13 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
-from scenarios.servers.start import Start, launch_of_image, launches, program, unfolded, with_values
+from scenarios.servers.start import Start, launch_of_image, launches, program, with_values
 from simulator.errors import InputError, did_you_mean
 
+_SHELLS = ("sh", "bash", "zsh", "ash", "dash")
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _WANTED = (
     "a command (vllm serve, python -m sglang.launch_server, trtllm-serve, docker run), a file, or http://HOST:PORT"
@@ -32,6 +34,16 @@ def split_line(text: str, place: str = "command line") -> Start:
         match[1]: match[2] for part in remark.split("; ") if (match := re.fullmatch(r"(\S+\.ya?ml): (\{.*\})", part))
     }
     return Start(place, words, environment=environment, remark=remark, files=files, gpu=remark)
+
+
+def unfolded(words: Sequence[str]) -> list[str]:
+    """Return words with a script for a shell (`bash -c "..."`) in their place."""
+    for place, word in enumerate(words):
+        if word.rpartition("/")[2] in _SHELLS:
+            for script in words[place + 1 :]:
+                if not script.startswith("-"):
+                    return [*words[:place], *split_line(" ".join(words[words.index(script) :])).words]
+    return list(words)
 
 
 def read_command(text: str, place: str = "command line") -> Start:

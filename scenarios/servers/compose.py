@@ -5,7 +5,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, unfolded, with_values
+from scenarios.servers.command_line import unfolded
+from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, with_values
 
 
 def read_services(data: Mapping[str, Any], file: str) -> list[Start]:

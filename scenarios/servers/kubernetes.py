@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, unfolded, with_values
+from scenarios.servers.command_line import unfolded
+from scenarios.servers.start import Start, entries, launch_of_image, mapping, program, with_values
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 

@@ -11,7 +11,6 @@ from simulator.servers import Launch
 
 VLLM = "vllm serve"
 """The program of sources that name none."""
-_SHELLS = ("sh", "bash", "zsh", "ash", "dash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +64,6 @@ def program(words: Sequence[str]) -> tuple[Launch, int] | None:
 def launch_of_image(image: str) -> Launch | None:
     """Return the command line of the server that an image holds, by the image's name."""
     return next((launch for launch in launches() if any(part in image.lower() for part in launch.images)), None)
-
-
-def unfolded(words: Sequence[str]) -> list[str]:
-    """Return words with a script for a shell (`bash -c "..."`) in their place."""
-    from scenarios.servers.command_line import split_line
-
-    for place, word in enumerate(words):
-        if word.rpartition("/")[2] in _SHELLS:
-            for script in words[place + 1 :]:
-                if not script.startswith("-"):
-                    return [*words[:place], *split_line(" ".join(words[words.index(script) :])).words]
-    return list(words)
 
 
 def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -8,7 +9,18 @@ from typing import Annotated, Literal
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.layer_types import ATTENTION, DENSE, EXPERTS, FEED_FORWARD, FULL, MAMBA, STATES, counts
+from simulator.hardware.layer_types import (
+    ATTENTION,
+    DENSE,
+    EXPERTS,
+    FEED_FORWARD,
+    FULL,
+    GATED_DELTA,
+    MAMBA,
+    STATES,
+    WINDOW,
+    repeated,
+)
 
 EXPERT_BYTES: Mapping[str, float] = {
     "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
@@ -131,6 +143,14 @@ class Model:
         return self.layers - self.full_attention_layers if self.sliding_window else 0
 
     @property
+    def kinds_of_layers(self) -> str:
+        """The letters of all layers. Without `layer_types`, those with a window or a state come first."""
+        if not self.layer_types:
+            windowed, linear = self.windowed_layers, self.linear_layers
+            return WINDOW * windowed + GATED_DELTA * linear + FULL * (self.layers - windowed - linear)
+        return repeated(self.layer_types, self.layers)
+
+    @property
     def num_parameters(self) -> int:
         """All parameters, embeddings included (tied ones once)."""
         return self._parameters(self.experts, 1, self.kv_heads, embeddings=1 if self.tie_embeddings else 2)
@@ -148,7 +168,7 @@ class Model:
     @property
     def state_layers(self) -> int:
         """Layers that keep a state of fixed size."""
-        return sum([count for letter, count in counts(self).items() if letter in STATES])
+        return sum([letter in STATES for letter in self.kinds_of_layers])
 
     @property
     def sublayers(self) -> int:
@@ -158,7 +178,9 @@ class Model:
     @property
     def dense_share(self) -> float:
         """The part of the layers with a feed-forward that is not made of experts."""
-        return counts(self)[DENSE] / self.layers if self._feeds_apart else 1.0 - self.moe_layers / self.layers
+        if self._feeds_apart:
+            return self.kinds_of_layers.count(DENSE) / self.layers
+        return 1.0 - self.moe_layers / self.layers
 
     @property
     def value_head_dim(self) -> int:
@@ -168,19 +190,19 @@ class Model:
     @property
     def has_kv_groups(self) -> bool:
         """Return whether its layers keep different things of a request, or not all tokens."""
-        kinds = {letter for letter in counts(self) if letter not in FEED_FORWARD}
+        kinds = set(self.kinds_of_layers) - set(FEED_FORWARD)
         return kinds != {FULL}
 
     @property
     def attention_layers(self) -> int:
         """Layers with attention, whose keys and values the cache holds."""
-        return sum([count for letter, count in counts(self).items() if letter in ATTENTION])
+        return sum([letter in ATTENTION for letter in self.kinds_of_layers])
 
     @property
     def moe_layers(self) -> int:
         """Layers whose feed-forward is made of experts."""
         if self._feeds_apart:
-            return counts(self)[EXPERTS]
+            return self.kinds_of_layers.count(EXPERTS)
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
@@ -257,7 +279,7 @@ class Model:
     def _parameters(self, experts: int, ranks: int, kv_heads: int, embeddings: int) -> int:
         """Parameters on each of `ranks` GPUs, for so many routed experts, KV heads of a rank, embedding tables."""
         norm = self.hidden * (2 if self.biases else 1)
-        found = counts(self)
+        found = Counter(self.kinds_of_layers)
         mixers = self.attention_layers * self._attention(ranks, kv_heads)
         mixers += sum([found[letter] * self._linear_attention(letter, ranks) for letter in STATES])
         dense = found[DENSE] if self._feeds_apart else self.layers - self.moe_layers

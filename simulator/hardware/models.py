@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
-from simulator.hardware.layer_types import check_layer_types
+from simulator.hardware.layer_caches import check_layer_types
 from simulator.hardware.model import EXPERT_BYTES, Model
 from simulator.hardware.precision import FP8_BLOCK, WORDS, spelled_out
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scenarios.assembly.engine_policy import build_policy
-from scenarios.schema.allowed import engine_schema
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.engine_keys import engine_schema
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario, TraceConfig, TraceWorkload
 from scenarios.traces.options import TraceOptions

@@ -11,7 +11,7 @@ from simulator.hardware.gpus import GPUS
 from simulator.hardware.kv import MemorySettings, kv_figures, kv_table
 from simulator.hardware.kv_groups import LayerCache, kv_groups
 from simulator.hardware.kv_plan import KVSettings, NoRoomError, plan_kv
-from simulator.hardware.layer_types import layer_caches
+from simulator.hardware.layer_caches import layer_caches
 from simulator.hardware.models import MODELS, custom_model
 
 GIB = 2**30
