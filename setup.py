@@ -75,6 +75,7 @@ CORE = (
     "simulator/engine/view.py",
     "simulator/fleet/run_ahead.py",
     "simulator/memory/block_keys.py",
+    "simulator/memory/cached_runs.py",
     "simulator/memory/free_runs.py",
     "simulator/memory/group_pool.py",
     "simulator/memory/group_tables.py",

@@ -6,46 +6,37 @@ are used and come free together, and blocks with content that no other request c
 those of a preempted request, which may come back for its own.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from simulator.memory.block_keys import Stretch
-from simulator.memory.free_runs import BlockRun, FreeRuns, RequestBlocks, ServingRuns
+from simulator.memory.cached_runs import NOBODY, CachedRuns
+from simulator.memory.free_runs import BlockRun, RequestBlocks
 from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
 _Held = tuple[BlockRun, int, int]  # a run, and the places of a sequence from and up to which it is found there
-_NOBODY = -1  # the row of runs that no request will look for
 
 
-class PrefixLedger:
+class PrefixLedger(CachedRuns):
     """Blocks of a prefix cache as runs. See `PrefixCache` for the rules, and `Cache` for the functions."""
 
     by_id = None
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
-        self.num_blocks = num_blocks
+        super().__init__(num_blocks)
         self.block_size = block_size
         self.unknown_first = True  # False before vLLM 0.26: all freed blocks went to the end
-        self.num_free = num_blocks
-        self._empty = num_blocks  # free blocks in front of the queue that hold nothing
-        self._free = FreeRuns()
         self._tables: dict[int, RequestBlocks] = {}
-        self._serving = ServingRuns()
-        self._others: dict[int, list[BlockRun]] = {}  # text -> later ones with content that is served, as they entered
-        self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
-        self._asked, self._shared = _NOBODY, 0  # the row of the request at hand, and its blocks that others may have
+        self._asked, self._shared = NOBODY, 0  # the row of the request at hand, and its blocks that others may have
         self._stretches: list[Stretch] = []
-        self._changes = 0  # of what is cached, and where
-        self._looked = (_NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
+        self._looked = (NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
         self._most = self._reached = 0
         self._held: list[_Held] = []
-        self._hit, self._found = (_NOBODY, 0, 0), (0, 0)  # what was last asked for, and the answer
+        self._hit, self._found = (NOBODY, 0, 0), (0, 0)  # what was last asked for, and the answer
         self.keys = RequestKeys(block_size)
         self.unfilled: Mapping[int, object] = {}  # texts of which more may be full than has entered; `fill` lets it
         self.fill: Callable[[int, int], None]
-        self.tell: Callable[[list[Hashable], int], None] | None = None  # of blocks that enter, 1, or are forgotten, -1
 
     # Looking
 
@@ -205,32 +196,6 @@ class PrefixLedger:
         run.references += 1
         table.runs.append(run)
 
-    def _split(self, run: BlockRun, place: int) -> BlockRun:
-        """Split a run before this place; returns the second half. Both stay in use, or where they are in the queue."""
-        half = BlockRun(run.row, place, run.start + run.size - place, run.text)
-        half.serves = run.serves
-        run.size = place - run.start
-        if run.serves:
-            half.following, run.following = run.following, half
-        else:
-            same = self._others[run.text] if run.text else self._own[run.row]
-            same.insert(same.index(run) + 1, half)
-        if run.references:
-            half.references = run.references
-            half.rest, run.rest = run.rest, half
-            if run.cut is not None:
-                cut, run.cut = run.cut, None
-                for stop, uses in cut.items():
-                    if stop > place:
-                        half.cut_at(stop, uses)
-                    else:
-                        half.references -= uses
-                        if stop < place:
-                            run.cut_at(stop, uses)
-        else:
-            self._free.put(half, run)
-        return half
-
     def allocate(self, row: int, num_blocks: int) -> None:
         """Give the request `num_blocks` more blocks, evicting what they held."""
         if num_blocks > self.num_free:
@@ -242,60 +207,6 @@ class PrefixLedger:
         if num_blocks > self.num_free:
             raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {self.num_free} are free")
         self._take(num_blocks)
-
-    def _take(self, blocks: int) -> None:
-        """Take blocks from the front of the queue."""
-        self.num_free -= blocks
-        empty = blocks if blocks < self._empty else self._empty
-        self._empty -= empty
-        blocks -= empty
-        self._changes += blocks
-        while blocks:
-            run = self._free.first
-            gone = blocks if blocks < run.size else run.size
-            run.size -= gone
-            blocks -= gone
-            if not run.size:
-                self._free.remove(run)
-            if self.tell is not None and run.text:
-                behind = run.text + run.start + run.size
-                self.tell(list(range(behind, behind + gone)), -1)
-            if run.serves:
-                place = run.start + run.size
-                if not run.size:
-                    self._serving.remove(run)
-                if run.text in self._others:
-                    self._promote(run.text, place, place + gone)
-            elif not run.size:
-                self._remove_other(run)
-
-    def _remove_other(self, run: BlockRun) -> None:
-        """Forget a run that serves nobody, but perhaps the request itself."""
-        if run.text:
-            others = self._others[run.text]
-            others.remove(run)
-            if not others:
-                del self._others[run.text]
-        elif run.row in self._own:
-            self._own[run.row].remove(run)
-
-    def _promote(self, text: int, start: int, stop: int) -> None:
-        """Let the others that entered first serve these places of a text, which no run serves."""
-        for run in self._others.get(text, ()):
-            if run.start < stop and start < run.start + run.size:
-                break
-        else:
-            return
-        if run.start < start:
-            run = self._split(run, start)
-        if stop < run.start + run.size:
-            self._split(run, stop)
-        self._remove_other(run)
-        self._serving.add(run)
-        if start < run.start:
-            self._promote(text, start, run.start)
-        if run.start + run.size < stop:
-            self._promote(text, run.start + run.size, stop)
 
     def enter(self, request: Request, full_blocks: int) -> None:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
@@ -409,54 +320,14 @@ class PrefixLedger:
                 run.rest, half.rest = rest, None
                 self._add_free(half)
 
-    def _add_free(self, run: BlockRun) -> None:
-        self.num_free += run.size
-        self._free.append(run)
-
-    def _append_nameless(self, blocks: int) -> None:
-        """Put blocks to the end of the queue that nobody will look for."""
-        last = self._free.last
-        if last.row == _NOBODY and last.size:
-            last.size += blocks
-        elif blocks:
-            self._free.append(BlockRun(_NOBODY, 0, blocks))
-
-    def clear(self) -> None:
-        """Forget all content; no request holds a block."""
-        self._changes += 1
-        self._empty = self.num_blocks
-        self._free = FreeRuns()
-        self._serving = ServingRuns()
-        self._others.clear()
-        self._own.clear()
-
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""
         self.keys.end(row)
         if row == self._asked:
-            self._asked = _NOBODY
+            self._asked = NOBODY
         if self._own:
             self._own.pop(row, None)
 
     def check(self) -> None:
         """Raise AssertionError unless references, free queue and cache agree."""
-        uses = [use for table in self._tables.values() for use in table.uses()]
-        used = Counter([run for run, _ in uses])
-        assert all(run.references == count for run, count in used.items()), "references differ from the tables"
-        cut = Counter([(run, stop) for run, stop in uses if stop < run.start + run.size])
-        assert cut == {(run, stop): count for run in used for stop, count in (run.cut or {}).items()}, "cuts differ"
-        assert all(run.unused_from() == run.start + run.size for run in used), "the end of a run is not in use"
-        free = list(self._free)
-        assert not any(run.references for run in free), "a run is free and in use"
-        assert self.num_free == self._empty + sum([run.size for run in free]), "free queue differs"
-        runs = {*used, *free}
-        assert all(run.size > 0 for run in runs), "a run has no blocks"
-        serving = self._serving.checked()
-        served = {(run.text, place) for run in serving for place in range(run.start, run.start + run.size)}
-        others = [(text, run) for text, same in self._others.items() for run in same]
-        assert all(run.text == text and not run.serves for text, run in others), "cache differs from the texts"
-        assert all((text, run.start + at) in served for text, run in others for at in range(run.size)), "none serves"
-        cached = Counter([*serving, *[run for _, run in others]])
-        assert cached == Counter([run for run in runs if run.text]), "cache differs from the runs"
-        own = [run for runs_of in self._own.values() for run in runs_of]
-        assert all(run.size and run in runs for run in own), "a request's own run is gone"
+        self._check_runs([use for table in self._tables.values() for use in table.uses()])
