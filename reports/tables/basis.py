@@ -115,6 +115,8 @@ def _settings(told: Mapping[str, Any] | None) -> Iterator[Row]:
             yield "settings", "given", f"not as {told['of']} by default: {_keys(told['otherwise'], ', not ')}"
         for path, why in told.get("gave_way", {}).items():
             yield "settings", "default", f"{path} is false: {why}"
+        for path, asked in told.get("unknown", {}).items():
+            yield "settings", "given", f"{path} {asked} is not known: the nearest that is stands for it"
 
 
 def _keys(values: Mapping[str, Any], between: str) -> str:

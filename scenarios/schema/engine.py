@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from annotated_types import DocInfo, Unit, doc
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    create_model,
+    model_validator,
+)
 
 from scenarios.schema.allowed import whole_schema
+from scenarios.schema.releases import with_known
 from scenarios.schema.source.hints import as_number, did_you_mean, refusal
 from scenarios.schema.speculative import SpeculativeDecoding
 from scenarios.schema.strict import JsonSchema, Strict
@@ -87,6 +97,7 @@ class Engine(Strict):
     ] = None
 
     _usual: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _asked_release: str = PrivateAttr(default="")
 
     def with_usual(self, usual: Mapping[str, Any]) -> Self:
         """Return the engine with these values of keys that were left out, and that stay left out."""
@@ -104,6 +115,11 @@ class Engine(Strict):
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
         return file_of(self.policy)
+
+    @property
+    def asked_release(self) -> str:
+        """The server's release as it was given, where `version` is the nearest one that is known; '' elsewhere."""
+        return self._asked_release
 
     def given(self) -> dict[str, Any]:
         """The parameters that were given, in the schema's order and then the file's."""
@@ -225,6 +241,17 @@ class _Closed(Engine):
     model_config = ConfigDict(extra="forbid")
 
     policy: Annotated[str, AfterValidator(_built_in)] = DEFAULT_POLICY
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_a_known_release(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Take the nearest known release for one that is not, and remember which it was."""
+        if not isinstance(data, Mapping):
+            return handler(data)
+        known, asked = with_known(data)
+        found = handler(known)
+        found._asked_release = asked
+        return found
 
 
 if TYPE_CHECKING:

@@ -102,6 +102,8 @@ def compared(scenario: Scenario) -> dict[str, Any] | None:
     told["otherwise"] = {path: defaults.values[path] for path in now if path not in told["taken"]}
     if defaults.gave_way:
         told["gave_way"] = dict(defaults.gave_way)
+    if asked := scenario.engine.asked_release:
+        told["unknown"] = {"engine.version": asked}
     return told
 
 

@@ -5,12 +5,14 @@ that the makers state.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
 from simulator.hardware.layer_caches import check_layer_types
 from simulator.hardware.model import EXPERT_BYTES, Model
+from simulator.hardware.model_names import bare_name, fields_in, precision_in, without_reasoning
 from simulator.hardware.precision import FP8_BLOCK, WORDS, spelled_out
 
 __all__ = [
@@ -181,9 +183,14 @@ SAME_DIMENSIONS: Mapping[str, str] = {
     "meta-llama/Meta-Llama-3-70B-Instruct": "llama-3.1-70b", "deepseek-ai/DeepSeek-R1": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3.1": "deepseek-v3", "moonshotai/Kimi-K2.5": "kimi-k2-thinking",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2", "MiniMaxAI/MiniMax-M2.7": "minimax-m2", "zai-org/GLM-4.6": "glm-4.5",
-    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b",
+    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b", "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
 }  # fmt: skip
 """Other models with the dimensions of a built-in one: by their config.json they differ in weights and context alone."""
+_BARE: Mapping[str, str] = {
+    **{bare_name(name): own for name, own in SAME_DIMENSIONS.items()},
+    **{bare_name(name): own for own, name in HUGGING_FACE.items()},
+    **{own: own for own in MODELS},
+}
 
 
 FEWEST_WEIGHT_BYTES = 0.1  # weights of a bit have 0.125 bytes
@@ -193,8 +200,27 @@ REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "m
 
 
 def find_model(name: str) -> Model:
-    """The built-in model of that name; InputError with the nearest names otherwise."""
-    return MODELS[check_choice(name, MODELS, "model")]
+    """The built-in model of that name, or of the name under which it is published; InputError with the nearest names.
+
+    A precision in a published name ("nvidia/Llama-3.3-70B-Instruct-FP8") is the model's.
+    """
+    if name in MODELS or (own := built_in_of(name)) is None:
+        return MODELS[check_choice(name, MODELS, "model")]
+    fields = fields_in(name, latent=MODELS[own].kv_lora_rank > 0)
+    return replace(MODELS[own], **fields) if fields and not is_published_so(own, name) else MODELS[own]
+
+
+def built_in_of(name: str) -> str | None:
+    """The built-in model with the dimensions of a published one; None where there is none."""
+    bare = bare_name(name)
+    found = _BARE.get(bare)
+    return _BARE.get(without_reasoning(bare)) if found is None else found
+
+
+def is_published_so(own: str, name: str) -> bool:
+    """True if the precision in a published name is that in which the built-in model is published anyway."""
+    word = precision_in(name)
+    return not word or (word.startswith("fp8") and MODELS[own].dtype_bytes == 1)
 
 
 def custom_model(mapping: Mapping[str, object]) -> Model:

@@ -6,6 +6,7 @@ import pytest
 
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Hardware, Scenario
 from scenarios.schema.vllm_names import BELONGS, where
 from simulator.errors import InputError
@@ -87,7 +88,24 @@ def test_a_version_is_read_as_it_is_written_elsewhere(written: object, release: 
     assert scenario(engine={"policy": "vllm", "version": written}).engine.parameter("version") == release
 
 
-@pytest.mark.parametrize("written", ["0.9.2", "0.201", "20.1", "0.20-1"])
+@pytest.mark.parametrize(
+    ("policy", "written", "release"),
+    [
+        ("vllm", "0.9.2", "0.11"), ("vllm", 0.34, "0.33"), ("vllm", "1.0.0", "0.33"), ("vllm", "nightly-5b8c", "0.33"),
+        ("sglang", "0.4.6.post1", "0.5"), ("sglang", "0.5.10.post1", "0.5"), ("sglang", "0.20", "0.5"),
+        ("tensorrt_llm", "0.17", "1.0"), ("tensorrt_llm", "1.2.0rc6.post3", "1.2"), ("tensorrt_llm", "1.4", "1.3"),
+    ],
+)  # fmt: skip
+def test_the_nearest_known_version_stands_for_another(policy: str, written: object, release: str) -> None:
+    found = scenario(engine={"policy": policy, "version": written})
+    assert found.engine.parameter("version") == release
+    assert found.engine.asked_release == ("" if str(written).startswith(release) else str(written))
+    told = compared(found)
+    assert told is not None
+    assert told.get("unknown") == ({"engine.version": str(written)} if found.engine.asked_release else None)
+
+
+@pytest.mark.parametrize("written", ["0.201", "20.1", "0.20-1", "0,20"])
 def test_another_version_is_refused(written: str) -> None:
     with pytest.raises(InputError, match=f"unknown version '{written}'"):
         scenario(engine={"policy": "vllm", "version": written})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.models import HUGGING_FACE, MODELS, SAME_DIMENSIONS, Model, custom_model, find_model
 
 # As the makers state them (embeddings included, tied ones once), in billions.
 KNOWN_PARAMETERS = {
@@ -216,9 +216,42 @@ def test_layer_parameters_leave_out_embeddings_and_routed_experts() -> None:
 
 def test_find_model_names_the_nearest() -> None:
     assert find_model("gpt2") is MODELS["gpt2"]
-    with pytest.raises(InputError, match=r"unknown model 'llama-3\.1-8B'") as error:
-        find_model("llama-3.1-8B")
+    with pytest.raises(InputError, match=r"unknown model 'llama-3\.1-9b'") as error:
+        find_model("llama-3.1-9b")
     assert "did you mean llama-3.1-8b?" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("published", "own", "weights", "experts"),
+    [
+        ("Qwen/Qwen3-32B", "qwen3-32b", "bf16", "bf16"),
+        ("qwen/qwen3-32b-fp8", "qwen3-32b", "fp8_block", "fp8_block"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b", "fp8", "fp8"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "llama-3.1-70b", "nvfp4", "nvfp4"),
+        ("nvidia/DeepSeek-R1-0528-FP4", "deepseek-v3", "bf16", "nvfp4"),
+        ("deepseek-ai/DeepSeek-V2-Chat", "deepseek-v2", "bf16", "bf16"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "fp8_block", "fp8_block"),
+        ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3", "fp8_block", "fp8_block"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "deepseek-v3.2", "fp8_block", "fp8_block"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b", "bf16", "bf16"),
+        ("kimi-k2-thinking", "kimi-k2-thinking", "bf16", "int4"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "bf16", "bf16"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2", "bf16", "bf16"),
+    ],
+)
+def test_a_model_by_a_published_name(published: str, own: str, weights: str, experts: str) -> None:
+    model = find_model(published)
+    assert replace(model, name="") == replace(MODELS[own], name="") or (weights, experts) != ("bf16", "bf16")
+    assert (model.name, model.multiplied_in) == (own, weights)
+    assert (model.experts_multiplied_in if model.expert_dtype == "auto" else model.expert_dtype) == experts
+
+
+def test_every_published_name_is_found() -> None:
+    """None of them is taken for another's: of DeepSeek's the number is the model, of Mistral's it is a release."""
+    for name, published in HUGGING_FACE.items():
+        assert find_model(published) is MODELS[name]
+    for published, name in SAME_DIMENSIONS.items():
+        assert find_model(published) is MODELS[name]
 
 
 def test_custom_model_is_the_built_in_one() -> None:
