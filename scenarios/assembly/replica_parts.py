@@ -18,6 +18,7 @@ from scenarios.assembly.speculation import build_drafter, build_speculation, dra
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
+from simulator.division import cdiv
 from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
@@ -165,11 +166,14 @@ def memory_settings(scenario: Scenario, policy: Policy) -> MemorySettings:
 
 
 def held_model(scenario: Scenario) -> Model:
-    """Return the model as one replica holds it: with its share of the experts, where they are shared."""
+    """Return the model as one replica holds it: with its share of the experts, where they are shared.
+
+    Where the share is no whole number some hold one more, as vLLM's `determine_expert_map` gives the first ones.
+    """
     model = scenario.resolve_model()
     if not scenario.hardware.enable_expert_parallel or not model.experts:
         return model
-    return replace(model, experts=max(model.experts // scenario.replicas, model.active_experts))
+    return replace(model, experts=max(cdiv(model.experts, scenario.replicas), model.active_experts))
 
 
 def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
@@ -181,6 +185,9 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
         return None
     from simulator.timing.profile import ProfileCost
     from simulator.timing.profile.expert_parallel import ExpertParallelCost
+    from simulator.timing.roofline_cost import Roofline
+    from simulator.timing.roofline_ranks import RooflineRanks
+    from simulator.timing.windowed_roofline import WindowedRoofline
 
     model = scenario.resolve_model()
     if not model.experts:
@@ -189,15 +196,18 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
         return None  # the GPUs of the one replica hold whole experts, which its cost knows
     if scenario.replicas < 2:
         raise scenario.error(_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
-    if model.experts % scenario.replicas:
-        what = f"{model.experts} experts cannot be shared evenly by {scenario.replicas} replicas"
-        raise scenario.error(_KEY, what, None)
-    if not isinstance(cost, ProfileCost):
-        raise scenario.error(_KEY, "the steps of replicas that share experts need a profile", "cost: {kind: profile}")
+    if model.experts < scenario.replicas:
+        what = f"{scenario.replicas} replicas are more than the {model.experts} experts that they would share"
+        raise scenario.error(_KEY, what, f"give replicas: {model.experts} or fewer")
+    if not isinstance(cost, (ProfileCost, Roofline, WindowedRoofline)):
+        what = "the steps of replicas that share experts need a profile or the roofline"
+        raise scenario.error(_KEY, what, "cost: {kind: auto}")
     if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
         raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
+    copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
+    if not isinstance(cost, ProfileCost):
+        return RooflineRanks.of(cost, copies)
     try:
-        copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
         return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas, copies)
     except InputError as error:
         raise scenario.error(_KEY, error.message, error.hint) from None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
+from simulator.division import cdiv
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.kv_groups import LayerCache
@@ -232,7 +233,18 @@ class MemorySettings:
             larger = replace(self, tensor_parallel=choice)
             if choice > self.tensor_parallel and larger.budget().kv >= 2 * larger.bytes_per_block:
                 return InputError(message, hint=f"use tensor_parallel >= {choice}")
-        return InputError(message, hint="no tensor_parallel makes it fit: take a GPU with more memory")
+        return InputError(message, hint=self._gpus_needed())
+
+    def _gpus_needed(self) -> str:
+        """How many GPUs hold the model where tensor parallelism alone does not: stages of the widest that there is."""
+        widest = max(self.model.tensor_parallel_choices())
+        split = replace(self, tensor_parallel=widest).budget()
+        room = split.budget - split.activations - split.other
+        stages = cdiv(split.weights + 2 * self.bytes_per_block, room) if room > 0 else self.model.layers + 1
+        if stages > self.model.layers:
+            return "no number of GPUs makes it fit: take one with more memory"
+        needed = f"about {stages * widest} GPUs: tensor_parallel {widest}, pipeline_parallel {stages}"
+        return f"no tensor_parallel makes it fit; {needed}; or a GPU with more memory"
 
 
 def swap_s_per_block(kv: KVCache, gpu: Gpu) -> float:

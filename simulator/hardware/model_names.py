@@ -6,6 +6,7 @@ Qwen, DeepSeek, MiniMax and Z.ai publish their fp8 weights with a scale for each
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from simulator.hardware.precision import FP8, FP8_BLOCK, NVFP4
 
@@ -38,7 +39,7 @@ def precision_in(name: str) -> str:
     return "nvfp4" if word == "fp4" else word
 
 
-def fields_in(name: str, *, latent: bool) -> Mapping[str, object]:
+def fields_in(name: str, *, latent: bool) -> Mapping[str, Any]:
     """Return the fields of `Model` that the precision in a name stands for; none where there is none.
 
     Of models with latent attention NVIDIA quantises the experts alone to nvfp4.

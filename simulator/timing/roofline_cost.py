@@ -200,6 +200,17 @@ class Roofline:
         """The cost of a stage of the model. See `simulator.timing.pipeline_cost.Staged`."""
         return replace(self, model=stage.model)
 
+    def experts_s(self, tokens: int, sharing: int = 1) -> float:
+        """Seconds of all routed experts for so many tokens, where each of `sharing` replicas has its part of them."""
+        compute = self._expert_flops * tokens / sharing
+        touched = self._expert_bytes * (1.0 - self._expert_miss**tokens) / sharing
+        return max(compute, touched)
+
+    def all_reduce_s(self, tokens: int) -> float:
+        """Seconds of a step's all-reduces."""
+        latency_s, token_s = self._all_reduce()
+        return latency_s + token_s * tokens
+
     def by_resource_s(
         self, tokens: Floats, rows: Floats, decode_context: Floats, prefill_tokens: Floats, pairs: Floats
     ) -> dict[str, Floats]:

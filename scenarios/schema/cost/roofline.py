@@ -24,19 +24,17 @@ class RooflineCostConfig(Strict):
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""
         from simulator.timing.roofline_cost import Roofline
+        from simulator.timing.windowed_roofline import WindowedRoofline
 
         host, model = scenario.resolve_host(), scenario.resolve_model()
-        if model.windowed_layers:
-            what = f"kind: roofline prices attention to whole contexts, and {model.name} has a sliding window"
-            hint = "kind: profile, where tables of the GPU hold that window; or sliding_window: 0, an upper bound"
-            raise scenario.error("cost.kind", what, hint)
-        return Roofline(
+        plain = Roofline(
             model,
             scenario.resolve_gpu(),
             scenario.hardware.tensor_parallel,
             host_s=host.step_s,
             host_per_seq_s=host.per_seq_s,
         )
+        return WindowedRoofline(plain) if model.windowed_layers else plain
 
     def takes_host(self, scenario: Priced) -> bool:
         """Return whether the engine's host is added by default."""

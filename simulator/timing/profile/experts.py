@@ -49,8 +49,15 @@ class RoutedExperts:
         return self.share * self.alone.at(tokens)
 
     def shared_us(self, tokens: float, ranks: int) -> float:
-        """Microseconds on a GPU where all GPUs of `ranks` data-parallel ranks share the experts."""
-        return self.share * self.shared[ranks * self.width_ranks].at(tokens)
+        """Microseconds on a GPU where all GPUs of `ranks` data-parallel ranks share the experts.
+
+        A number of GPUs that does not divide the experts, or is beyond those that were asked of the tables, is as the
+        next smaller one with as many tokens for each GPU: that holds an expert or a few more.
+        """
+        gpus = ranks * self.width_ranks
+        known = self._known(gpus)
+        assert known is not None  # `refusal` was asked
+        return self.share * self.shared[known].at(tokens * known / gpus if known != gpus else tokens)
 
     def reached_us(self, tokens: float, ranks: int, copies: int) -> float:
         """As `shared_us`, where a token reaches only the ranks of its `copies` experts, drawn evenly.
@@ -64,10 +71,14 @@ class RoutedExperts:
     def refusal(self, ranks: int) -> str | None:
         """Why so many data-parallel ranks cannot share the experts; None where they can."""
         gpus = ranks * self.width_ranks
-        if gpus in self.shared:
+        if self._known(gpus) is not None:
             return None
         there = ", ".join(map(str, self.shared)) or "none"
         return f"no times of experts that {gpus} GPUs share (measured or near enough: {there})"
+
+    def _known(self, gpus: int) -> int | None:
+        """That number of GPUs, or the next smaller one whose times are known."""
+        return gpus if gpus in self.shared else max((each for each in self.shared if each < gpus), default=None)
 
 
 def expert_features(tokens: Any, activated: Any) -> dict[str, Any]:

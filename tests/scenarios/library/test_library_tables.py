@@ -112,7 +112,6 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
         ("tables-h100-mixtral", ("model=llama-3.1-8b", "cost.name=h100-vllm-0.24", "cost.expert_load=balanced"),
          "has no experts"),
         ("tables-h100-qwen3-30b-fp8", ("hardware.tensor_parallel=4", "cost.name=h100-vllm-0.19"), "no whole blocks"),
-        ("tables-h100-window", ("cost.kind=roofline",), "has a sliding window"),
     ],
 )  # fmt: skip
 def test_what_nothing_was_measured_of_is_refused(name: str, overrides: tuple[str, ...], says: str) -> None:

@@ -18,6 +18,8 @@ from simulator.simulate import simulate
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.expert_parallel import LINKS, Exchange, ExpertParallelCost, link_of
+from simulator.timing.roofline_cost import Roofline
+from simulator.timing.roofline_ranks import RooflineRanks
 from simulator.workload import Workload
 from tests.columns import workload_of
 
@@ -258,15 +260,42 @@ def test_a_scenario_runs_in_waves_and_has_more_room_for_kv() -> None:
     ("override", "said"),
     [
         ("replicas=1", "one replica has no other to share experts with"),
-        ("replicas=3", "128 experts cannot be shared evenly by 3 replicas"),
+        ("replicas=200", "200 replicas are more than the 128 experts that they would share"),
         ("model=llama-3.1-8b", "the model llama-3.1-8b has no experts to share"),
-        ("cost={kind: roofline}", "need a profile"),
+        ("cost={kind: linear, base_s: 1.0e-3, per_token_s: 0.0, per_context_token_s: 0.0}", "need a profile"),
     ],
 )
 def test_what_cannot_share_experts_says_so(override: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         scenarios.run(scenarios.load(MIXTURE, [override]))
     assert "hardware.enable_expert_parallel" in str(caught.value)
+
+
+def test_three_ranks_share_128_experts() -> None:
+    """The fullest holds 43 of them, as under vLLM."""
+    from scenarios.assembly.replica_parts import build, held_model
+
+    three, four = (scenarios.load(MIXTURE, [f"replicas={ranks}"]) for ranks in (3, 4))
+    assert (held_model(three).experts, held_model(four).experts) == (43, 32)
+    assert build(three).kv.num_gpu_blocks < build(four).kv.num_gpu_blocks
+    assert scenarios.run(three).summary["completed"] == 20
+
+
+def test_ranks_by_the_roofline_share_the_reading_of_experts() -> None:
+    from scenarios.assembly.replica_parts import build
+
+    step, idle = StepShape(64, 64 * 500), StepShape(0, 0)
+    costs = {ranks: build(scenarios.load(MIXTURE, [f"replicas={ranks}", "cost={kind: roofline}"])) for ranks in (2, 4)}
+    two, four = (costs[ranks].group_cost for ranks in (2, 4))
+    assert isinstance(two, RooflineRanks)
+    assert isinstance(four, RooflineRanks)
+    assert two.group_step_s([step, idle]) < two.group_step_s([step, step])
+    roofline = costs[2].cost
+    assert isinstance(roofline, Roofline)
+    alone_s, apart_s = roofline.experts_s(128), two.cost.step_s(step) - roofline.experts_s(64)
+    exchange_s = 2e-6 * roofline.model.moe_layers * two.exchange.us(128, 64)
+    assert two.group_step_s([step, step]) == pytest.approx(apart_s + alone_s / 2 + exchange_s)
+    assert roofline.experts_s(256, 4) < alone_s / 2  # 256 tokens choose hardly more of the 128 experts than 128 do
 
 
 def test_one_replica_of_several_gpus_holds_whole_experts_on_each() -> None:

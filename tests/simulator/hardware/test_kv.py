@@ -162,7 +162,11 @@ def test_a_gpu_that_no_tensor_parallel_helps() -> None:
     tiny = replace(GPUS["l4"], memory_gib=1.0)
     with pytest.raises(InputError) as error:
         MemorySettings(LLAMA, tiny).kv_cache()
-    assert error.value.hint == "no tensor_parallel makes it fit: take a GPU with more memory"
+    assert error.value.hint == "no number of GPUs makes it fit: take one with more memory"
+    with pytest.raises(InputError) as error:
+        MemorySettings(MODELS["qwen3.5-397b-a17b"], GPUS["rtx-4090"]).kv_cache()
+    assert error.value.hint is not None
+    assert "about 64 GPUs: tensor_parallel 32, pipeline_parallel 2;" in error.value.hint
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,10 @@ def test_ranks_that_share_experts_take_the_times_of_a_share(tables: Tables) -> N
     routed = cost.profile.experts
     assert isinstance(routed, RoutedExperts)
     assert routed.shared_us(128, 2) == experts.at(128) < routed.us(128)
+    assert routed.shared_us(192, 3) == routed.shared_us(128, 2)  # 3 do not divide 8 experts: as 2, with as many each
+    nothing = replace(cost, profile=replace(cost.profile, experts=replace(routed, shared={})))
     with pytest.raises(InputError, match="no times of experts that 3 GPUs share"):
-        ExpertParallelCost.of(cost, MIXTRAL.hidden, H100, 3)
+        ExpertParallelCost.of(nothing, MIXTRAL.hidden, H100, 3)
 
 
 def test_tokens_sent_to_their_experts_alone_move_less_and_reach_fewer(tables: Tables) -> None:
