@@ -13,7 +13,6 @@ from simulator.hardware.kv import KVCache, MemorySettings
 from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
 from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
-from simulator.policies.parts.vllm_server import NEWEST_VERSION
 from simulator.timing.added import WithAddition
 from simulator.timing.cost import CostModel
 from simulator.timing.lora import Loras
@@ -46,9 +45,6 @@ def check_pipeline(scenario: Scenario) -> None:
     for key, (is_there, words) in without.items():
         if is_there:
             raise scenario.error(key, f"{words} and a pipeline are not put together yet", f"leave it out, or {_KEY}: 1")
-    if (version := str(engine.parameter("version", NEWEST_VERSION))) != NEWEST_VERSION:
-        what = f"the batch queue of vLLM {version} is not modelled"
-        raise scenario.error("engine.version", what, f'version: "{NEWEST_VERSION}", or {_KEY}: 1')
     try:
         stages_of(scenario.resolve_model(), hardware.pipeline_parallel, hardware.pp_layer_partition)
     except InputError as error:

@@ -14,6 +14,7 @@ from scenarios.schema.cost import AutoCostConfig, LinearCostConfig, OwnCostConfi
 from scenarios.schema.engine import ONLY_GIVEN
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class, policy_parameters, server_of
+from simulator.policies.parts.vllm_server import NEWEST_VERSION
 from simulator.servers import Startup
 
 if TYPE_CHECKING:
@@ -102,9 +103,19 @@ def compared(scenario: Scenario) -> dict[str, Any] | None:
     told["otherwise"] = {path: defaults.values[path] for path in now if path not in told["taken"]}
     if defaults.gave_way:
         told["gave_way"] = dict(defaults.gave_way)
-    if asked := scenario.engine.asked_release:
-        told["unknown"] = {"engine.version": asked}
+    if unknown := _unknown(scenario):
+        told["unknown"] = unknown
     return told
+
+
+def _unknown(scenario: Scenario) -> dict[str, str]:
+    """Return what of the server's version is not known here, so that the nearest that is stands for it."""
+    engine, found = scenario.engine, {}
+    if engine.asked_release:
+        found["engine.version"] = engine.asked_release
+    if scenario.hardware.pipeline_parallel > 1 and (version := engine.parameter("version")) != NEWEST_VERSION:
+        found["the batch queue of vLLM"] = version
+    return found
 
 
 def _gives_way(cls: type, around: Around) -> dict[str, str]:

@@ -62,11 +62,13 @@ class RoutedExperts:
     def reached_us(self, tokens: float, ranks: int, copies: int) -> float:
         """As `shared_us`, where a token reaches only the ranks of its `copies` experts, drawn evenly.
 
-        A further token costs a GPU with few of the experts as much as if it had none: so much is not due.
+        A further token costs a GPU with few of the experts as much as if it had none: so much is not due. That slope
+        holds some work of experts too, so a GPU takes at least the time of the tokens that reach it.
         """
         fewest = self.shared[max(self.shared)]
         unreached = tokens * (1.0 - 1.0 / ranks) ** copies
-        return self.shared_us(tokens, ranks) - self.share * unreached * fewest.us_beyond
+        left_us = self.shared_us(tokens, ranks) - self.share * unreached * fewest.us_beyond
+        return max(left_us, self.shared_us(tokens - unreached, ranks))
 
     def refusal(self, ranks: int) -> str | None:
         """Why so many data-parallel ranks cannot share the experts; None where they can."""

@@ -62,7 +62,6 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
         ("hardware.enable_expert_parallel", "shared experts and a pipeline",
          {"enable_expert_parallel": True, "model": "mixtral-8x7b"}),
         ("hardware.kv_offload", "KV on a host and a pipeline", {"kv_offload": {"host_gib": 8}}),
-        ("engine.version", "batch queue of vLLM 0.20", {"engine": {"policy": "vllm", "version": "0.20"}}),
         ("engine.prefill_schedule_interval", "a cadence of prompts",
          {"engine": {"policy": "vllm", "prefill_schedule_interval": 4}}),
         ("engine.speculative_config", "drafts and a pipeline",

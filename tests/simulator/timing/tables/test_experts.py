@@ -250,6 +250,8 @@ def test_tokens_sent_to_their_experts_alone_move_less_and_reach_fewer(tables: Ta
     unreached = 128 * (1 - 1 / 2) ** 2
     further_us = routed.shared[max(routed.shared)].us_beyond
     assert routed.reached_us(128, 2, 2) == pytest.approx(routed.shared_us(128, 2) - unreached * further_us)
+    steep = replace(routed, shared={2: routed.shared[2], 8: replace(routed.shared[2], us_beyond=1e3)})
+    assert steep.reached_us(128, 2, 2) == steep.shared_us(96, 2) > 0  # what reaches a GPU is computed
     busy = [StepShape(64, 64 * 500)] * 2
     every, own = (ExpertParallelCost.of(cost, MIXTRAL.hidden, H100, 2, copies) for copies in (None, 1))
     assert own.group_step_s(busy) < every.group_step_s(busy)
