@@ -122,6 +122,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Older:
+    """A server as it was before a version: its asynchronous host, and what prompts took by kernels of today's tables.
+
+    A step of prompts alone takes `prompt_times` as long as its kernels (at least 1), one with decodes in proportion to
+    the tokens of prompts.
+    """
+
+    before: Since
+    asynchronous: Host
+    prompt_times: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """A server: what it adds to a step (`host`) and between clients and a step (`front_end`), and how it is started.
 
@@ -129,6 +142,7 @@ class Server:
     an engine schedules asynchronously by default, None for none. `filters` are the seconds that top-k and top-p take
     for each row of logits and each token of the vocabulary, of versions before one, the oldest first; nothing after
     the last. They come on top of an asynchronous host; figures of a synchronous one hold what its runs did.
+    `older` are its versions that took longer, the oldest first.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
     captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
@@ -140,6 +154,7 @@ class Server:
     asynchronous: Host | None = None
     filters: Sequence[tuple[Since, float, str]] = ()
     overlaps_since: Since | None = ()
+    older: Sequence[Older] = ()
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
     kernels: str = "vllm"
@@ -159,11 +174,22 @@ class Server:
             overlaps = self.overlaps_since is not None and numbers >= self.overlaps_since
         if not overlaps or self.asynchronous is None:
             return self.synchronous or self.asynchronous or Host()
-        found = self.asynchronous
+        older = self._older(version)
+        found = self.asynchronous if older is None else older.asynchronous
         each_s, source = next(((s, source) for before, s, source in self.filters if numbers < before), (0.0, ""))
         if not filtered_vocab or not each_s:
             return found
         return replace(found, per_seq_s=found.per_seq_s + each_s * filtered_vocab, source=f"{found.source}; {source}")
+
+    def prompt_times(self, version: str | None = None) -> float:
+        """Return how many times as long as their kernels prompts take; None is the newest version."""
+        older = self._older(version)
+        return 1.0 if older is None else older.prompt_times
+
+    def _older(self, version: str | None) -> Older | None:
+        if version is None or not self.older:
+            return None
+        return next((older for older in self.older if numbers_of(version) < older.before), None)
 
     def source_of_front_end(self, front_end: FrontEnd) -> str:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""

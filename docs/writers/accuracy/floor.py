@@ -19,7 +19,6 @@ LENGTHS = (RECIPE, (2000, 500))  # of Dynamo's recipes
 COLD = "no warm-up requests: kernels compiled on the way (SGLang, DeepSeek in fp4, November 2025)"
 LAUNCHES = "block-scaled fp8 without graphs of prompts: what its kernels take to launch was not published"
 FLASHINFER = "SGLang's DeepSeek in fp8 on Blackwell: FlashInfer's products, of which there is no table"
-CLIENT = "TensorRT-LLM's Qwen3-32B on H100: a client whose way to send is not known"
 NO_GRAPHS = "Dynamo's recipes of TensorRT-LLM, which look as if decodes ran without graphs"
 
 
@@ -28,11 +27,9 @@ def cause_of(row: Row) -> str:
     deepseek = "DeepSeek" in row.model
     if row.engine == "sglang" and deepseek and row.precision == "fp4" and not row.version:
         return COLD
-    if row.engine == "trtllm" and row.model == "Qwen/Qwen3-32B" and row.system.startswith("h"):
-        return CLIENT
     if row.engine == "trtllm" and (row.isl, row.osl) in LENGTHS:
         return NO_GRAPHS
-    if row.precision != "fp8" or row.model not in BLOCKS or row.engine == "vllm":
+    if row.is_nvidias or row.precision != "fp8" or row.model not in BLOCKS or row.engine == "vllm":
         return ""
     if row.engine == "sglang" and deepseek and row.system.startswith("b"):
         return FLASHINFER

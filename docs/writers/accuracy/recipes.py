@@ -1,4 +1,4 @@
-"""Flags of the servers that InferenceX ran, from public scripts (SemiAnalysisAI/InferenceX, benchmarks/single_node).
+"""Flags of the servers that were run, from public scripts: InferenceX's (benchmarks/single_node) and NVIDIA's own.
 
 No row says them. What a script had at a date is by perf-changelog.yaml and copies of the scripts of that time. A first
 token is sent at once by all three engines, whatever the interval of streaming: SGLang sends a request's first token and
@@ -18,8 +18,11 @@ PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
 NODE = 8  # GPUs
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}
-OWN_FP8 = ("Qwen/Qwen3-32B",)
-"""Models of others' runs on Hopper that keep KV in bf16 though they compute in fp8."""
+QWEN = "Qwen/Qwen3-32B"
+"""Runs of this model on H100 are NVIDIA's own, but for Dynamo's recipes, which have a date."""
+FREE = 0.8
+"""`free_gpu_memory_fraction` of the configurations that aiconfigurator writes for TensorRT-LLM (its template
+extra_engine_args.1.0.0rc3.yaml.j2): the share of what weights leave. They take 0.4 of an H100 at TP 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Recipe:
     `memory` is --gpu-memory-utilization, as far as it is known; `batch_tokens` is --max-num-batched-tokens
     (--chunked-prefill-size), `captured` the largest CUDA graph; `kv_fp8` says whether a model in fp8 keeps KV so;
     `receive_steps` is --scheduler-recv-interval, `batch_wait` are `batch_wait_timeout_iters` and
-    `batch_wait_max_tokens_ratio`; `tensor`, `data` and `expert` are the parallel sizes where the row has others.
+    `batch_wait_max_tokens_ratio`; `tensor`, `data` and `expert` are the parallel sizes where the row has others;
+    `chunks` says whether prompts are cut; `requests` are those of a user, `most_requests` those of all users together.
     """
 
     memory: float = 0.95
@@ -41,13 +45,36 @@ class Recipe:
     tensor: int = 0
     data: int = 0
     expert: int = 0
+    chunks: bool = True
+    requests: int = 10
+    most_requests: int = 10**9
 
 
 def recipe_of(row: "Row") -> Recipe:
-    """The recipe of a run of InferenceX's; an empty one for others."""
+    """The recipe of a run of InferenceX's or of NVIDIA's; an empty one for others."""
+    if row.is_nvidias:
+        return _nvidia(row)
     if not row.is_inferencex:
-        return Recipe(kv_fp8=not (row.system.startswith("h") and row.model in OWN_FP8))
+        return Recipe(kv_fp8=not (row.system.startswith("h") and row.model == QWEN))
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _tensorrt_llm}[row.engine](row)
+
+
+def _nvidia(row: "Row") -> Recipe:
+    """Of NVIDIA's runs of Qwen3-32B on H100 with genai-perf, whose number of requests the digits of the means give.
+
+    A mean of times in nanoseconds times the number of requests is whole: ten for each user under vLLM, 20 under others,
+    2,000 at most. aiconfigurator's own script (src/aiconfigurator/eval/benchmarks/genai_perf_runner.py) sends ten a
+    user, after two that do not count, of fixed lengths. It writes `enable_chunked_prefill: false` for TensorRT-LLM.
+    KV is in fp8 there: 128 requests of 2,176 tokens, none of which waited, would take 71 GB in bf16. A step takes a
+    prompt and the decodes (chosen on these runs, docs/served.md): the script's rule would leave room for 1,500 tokens.
+    """
+    budget = row.isl + row.concurrency
+    if row.engine == "vllm":
+        return Recipe(0.9, budget, kv_fp8=False)
+    if row.engine == "sglang":
+        return Recipe(kv_fp8=False, requests=20, most_requests=2000)
+    memory = FREE + (1.0 - FREE) * 0.4 / row.tensor_parallel
+    return Recipe(memory, budget, chunks=False, requests=20, most_requests=2000)
 
 
 def _vllm(row: "Row") -> Recipe:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.recipes import Recipe, recipe_of
+from docs.writers.accuracy.recipes import QWEN, Recipe, recipe_of
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
 
@@ -36,6 +36,9 @@ WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
 """With more users than these, or ranks that step together, a run has so many requests of each: it is long enough where
 the server does not gather prompts."""
+
+IN_STEP_WAVES = 8
+"""The same of users with fixed lengths, who follow each other in the order in which they began."""
 
 PAIRED = 0.92
 """Two rows of one setting, image and day, one of them below so much of the other's TPOT: that one drafts. So nine pairs
@@ -125,7 +128,12 @@ class Row:
     @property
     def is_inferencex(self) -> bool:
         """Return whether InferenceX's client made the run."""
-        return (self.isl, self.osl) in INFERENCEX
+        return (self.isl, self.osl) in INFERENCEX and not self.is_nvidias
+
+    @property
+    def is_nvidias(self) -> bool:
+        """Return whether the run is one of NVIDIA's of Qwen3-32B on H100: fixed lengths, no date."""
+        return self.model == QWEN and self.system == "h100_sxm" and not self.measured
 
     @property
     def cell(self) -> str:
@@ -236,6 +244,8 @@ def model_of(row: Row) -> dict[str, Any] | None:
 def waves_of(row: Row) -> int:
     """Requests that each user of the simulated run sends."""
     recipe = recipe_of(row)
+    if row.is_nvidias:
+        return IN_STEP_WAVES
     gathers = recipe.batch_wait is not None or recipe.receive_steps > 1  # users who began together drift apart slowly
     return WAVES if gathers or (row.concurrency <= FEW and row.data_parallel == 1) else FEWER_WAVES
 
@@ -265,7 +275,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         else {"dist": "fixed", "value": size}
         for name, size, (low, high) in (
             ("input", row.isl, DRAWN if row.is_inferencex else (1.0, 1.0)),
-            ("output", row.osl, DRAWN if row.is_inferencex else DRIFT if row.engine in MIXING else (1.0, 1.0)),
+            ("output", row.osl, _answers(row)),
         )
     }
     recipe = recipe_of(row)
@@ -291,6 +301,13 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
     }
 
 
+def _answers(row: Row) -> tuple[float, float]:
+    """The shares of the answer's length that is named, between which the client's lengths lie."""
+    if row.is_inferencex:
+        return DRAWN
+    return DRIFT if row.engine in MIXING and not row.is_nvidias else (1.0, 1.0)
+
+
 def _cost(row: Row, recipe: Recipe) -> dict[str, Any]:
     marlin = row.engine == "vllm" and "gpt-oss" in row.model and row.system.startswith("h")
     captured = {"max_capture_tokens": recipe.captured} if recipe.captured is not None else {}
@@ -313,7 +330,9 @@ def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:
             yield "disable_hybrid_kv_cache_manager", True
     elif row.engine == "trtllm":
         yield "async_scheduling", True
-        yield "enable_chunked_prefill", True
+        if row.version[:1].isdigit():
+            yield "version", ".".join(row.version.split(".")[:2])
+        yield "enable_chunked_prefill", recipe.chunks
         if recipe.batch_wait is not None:
             yield from zip(("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"), recipe.batch_wait, strict=True)
     elif recipe.receive_steps > 1:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from docs.writers.accuracy.recipes import recipe_of
 from docs.writers.accuracy.served import WAVES, Row, scenario_of
 from scenarios.prediction.prediction import PREDICTION
 from scenarios.runs.runner import run
@@ -60,7 +61,7 @@ def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
     if cost is not None:
         scenario["cost"] = dict(cost)
     try:
-        found = _serve(json.dumps(scenario), row.concurrency)
+        found = _serve(json.dumps(scenario), row.concurrency, each_sends(row))
     except InputError as error:
         return Scored(row, refused=error.message)
     except ArithmeticError as error:
@@ -78,24 +79,30 @@ def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
     )
 
 
+def each_sends(row: Row) -> float:
+    """The requests of a user of the client, in the mean."""
+    recipe = recipe_of(row)
+    return min(recipe.requests, recipe.most_requests / row.concurrency)
+
+
 @cache
-def _serve(scenario: str, users: int) -> Served | None:
+def _serve(scenario: str, users: int, each: float) -> Served | None:
     """Run a scenario, once for all rows that have it; None where no request was served."""
     result = run(json.loads(scenario))
     records = result.records
     known = finished(records)
     if not known.any():
         return None
-    tpot_ms, ttft_ms = (mean_ms(of(records), known, users) for of in (tpot_s, ttft_s))
+    tpot_ms, ttft_ms = (mean_ms(of(records), known, users, each) for of in (tpot_s, ttft_s))
     return Served(tpot_ms, ttft_ms, result.summary[PREDICTION]["basis"], float(result.summary["mean_batch_size"]))
 
 
-def mean_ms(seconds: Any, known: Any, users: int) -> float:
+def mean_ms(seconds: Any, known: Any, users: int, each: float = WAVES) -> float:
     """The mean over the requests of the client, of which a run has the first, the last and some between.
 
-    A tenth of them comes at once, and a tenth decodes while the server runs empty.
+    Where each user sends ten, a tenth of them comes at once, and a tenth decodes while the server runs empty.
     """
-    share, between = 1.0 / WAVES, len(known) - 2 * users
+    share, between = 1.0 / each, len(known) - 2 * users
     weights = np.full(len(known), (1.0 - 2.0 * share) / max(1, between))
     weights[-users:] = (share if between > 0 else 1.0 - share) / users
     weights[:users] = share / users

@@ -94,10 +94,14 @@ class ProfileCostConfig(Strict):
         step_s, per_seq_s = (None, None) if host is None else (host.step_s, host.per_seq_s)
         options = Options(step_s, per_seq_s, self.cuda_graphs, most, self.skew, self.all_reduce)
         if "parts" in profile.document:  # of kernels alone: nothing in them waits for a launch
-            holds = self.max_capture_tokens is not None or server_of(scenario.engine.policy).prompt_graphs
+            server = server_of(scenario.engine.policy)
+            holds = self.max_capture_tokens is not None or server.prompt_graphs
             held = most if self.cuda_graphs and holds else 0
             layer_s = layer_launch_s(scenario.resolve_model())
-            options = replace(options, layer_launch_s=layer_s, launched_above=held)
+            version = scenario.engine.parameter("version")
+            options = replace(
+                options, layer_launch_s=layer_s, launched_above=held, prompt_times=server.prompt_times(version)
+            )
         return ProfileCost(profile, options)
 
     def found(self, scenario: Priced) -> Profile:

@@ -21,7 +21,7 @@ from simulator.policies.tensorrt_llm.batch_wait import plan_with_wait
 from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
-from simulator.servers import Server
+from simulator.servers import Older, Server
 from simulator.takes_over import TakesOver
 from simulator.timing.host import Host
 
@@ -154,6 +154,18 @@ SYSTEM = System(
 )
 
 
+_BEFORE_1_1 = Older(
+    (1, 1),
+    Host(
+        1.4e-3,
+        7e-6,
+        "TensorRT-LLM 1.0.0rc3 with overlap: TPOT less kernels, closed-loop runs of Qwen3-32B in fp8 on H100"
+        " (aiconfigurator's silicon samples)",
+    ),
+    1.2,
+)
+"""All three were chosen on runs at TP 1, 2, 4 and 8 (docs/served.md): there are no tables of that version's kernels."""
+
 SERVER = Server(
     replace(FRONT_END, per_prompt_token_s=6e-6),  # runs of Llama, gpt-oss and DeepSeek in fp4 want no more
     LIKE_VLLM_0_15,
@@ -170,6 +182,7 @@ SERVER = Server(
         " on H200 and B200 (aiconfigurator's silicon samples). Of Llama-3.1-8B fp8 on B200 at 64 at once 580 us of idle"
         " GPU an iteration were seen (NVIDIA/TensorRT-LLM, issue 13957)",
     ),
+    older=(_BEFORE_1_1,),
     launch=LAUNCH,
     kernels="trtllm",
     all_to_all=True,

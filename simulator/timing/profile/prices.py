@@ -15,7 +15,7 @@ class StepPrices:
 
     `sizes`: the captured batch sizes, ascending. `host_s`, `host_per_seq_s`: host time of a step and of each request.
     `samples_drafts` as in `simulator.timing.roofline_cost.Roofline`. A step with prompts and more than `launched_above`
-    tokens takes `launch_s` at least.
+    tokens takes `launch_s` at least. Its tokens of prompts take `prompt_times` their share of the kernels' time.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class StepPrices:
         samples_drafts: bool = True,
         launch_s: float = 0.0,
         launched_above: int = 0,
+        prompt_times: float = 1.0,
     ) -> None:
         self._sizes = sizes
         self._host_s = host_s
@@ -40,6 +41,7 @@ class StepPrices:
         self._samples_drafts = samples_drafts
         self._launch_s = launch_s
         self._launched_above = launched_above
+        self._prompts_add = prompt_times - 1.0
         self._skew = profile.skew.counted if skew and profile.skew is not None else None
         self._experts = profile.experts
         self._all_reduce = profile.all_reduce if all_reduce else None
@@ -70,6 +72,8 @@ class StepPrices:
             rows = seqs + prefill_seqs
             fixed_s += self._sampled_s.get(rows) or self.of_sampled_s(rows)
         seconds = fixed_s + self._layers * attention_us * 1e-6
+        if self._prompts_add and prefill_tokens:
+            seconds *= 1.0 + self._prompts_add * prefill_tokens / tokens
         if seconds < self._launch_s and prefill_tokens and tokens > self._launched_above:
             return self._launch_s
         return seconds

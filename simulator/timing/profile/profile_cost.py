@@ -32,6 +32,7 @@ class Options:
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
     `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`. A layer of a step with
     prompts that no graph holds takes `layer_launch_s` to launch; graphs hold those of up to `launched_above` tokens.
+    `prompt_times` is of a server's older version (`simulator.servers.Older`): at least 1.
     """
 
     host_s: float | None = None
@@ -43,6 +44,7 @@ class Options:
     samples_drafts: bool = True
     layer_launch_s: float = 0.0
     launched_above: int = 0
+    prompt_times: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class ProfileCost:
             samples_drafts=options.samples_drafts,
             launch_s=options.layer_launch_s * profile.layers,
             launched_above=options.launched_above,
+            prompt_times=options.prompt_times,
         )
         object.__setattr__(self, "_prices", prices)  # the way to a derived field of a frozen dataclass
 

@@ -44,6 +44,8 @@ def built(chosen: scenarios.Scenario) -> CostModel:
         ({"policy": "sglang"}, 2.9, 0),
         ({"policy": "sglang", "async_scheduling": False}, 1.3, 72),
         ({"policy": "tensorrt_llm"}, 0, 0),
+        ({"policy": "tensorrt_llm", "version": "1.1"}, 0, 0),
+        ({"policy": "tensorrt_llm", "version": "1.0"}, 1.4, 7),
         ({"policy": "tensorrt_llm", "async_scheduling": False}, 1.3, 72),
         ({"policy": "tgi"}, 1.3, 72),
         ({"policy": "static"}, 0.3, 0),
@@ -185,3 +187,9 @@ def test_ranks_that_share_experts_take_it_too() -> None:
 
     added_s = step_s("host={step_s: 0.002, per_seq_s: 1e-4}") - step_s("host={step_s: 0, per_seq_s: 0}")
     assert added_s == pytest.approx(0.002 + 8e-4)
+
+
+def test_a_server_before_a_version_takes_longer_for_prompts() -> None:
+    tensorrt_llm = server_of("tensorrt_llm")
+    assert [tensorrt_llm.prompt_times(version) for version in ("1.0", "1.1", None)] == [1.2, 1.0, 1.0]
+    assert server_of("vllm").prompt_times("0.1") == 1.0

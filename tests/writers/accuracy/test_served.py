@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from docs.writers.accuracy import __main__ as gate
@@ -14,7 +15,7 @@ from docs.writers.accuracy import served_page
 from docs.writers.accuracy.cells_picture import cells_picture
 from docs.writers.accuracy.recipes import recipe_of
 from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of, share_of_peak
-from docs.writers.accuracy.served_score import Scored, figures, reasons, score, worse, write_rows
+from docs.writers.accuracy.served_score import Scored, each_sends, figures, mean_ms, reasons, score, worse, write_rows
 
 ROW = Row(
     "a", "vllm", "0.19.0", "meta-llama/Llama-3.1-70B", "h200_sxm", "fp8",
@@ -164,6 +165,31 @@ def test_users_of_fixed_lengths_drift_apart() -> None:
     in_step = scenario_of(replace(ROW, engine="sglang", isl=1024, osl=1000))
     assert in_step is not None
     assert in_step["workload"]["classes"][0]["output"] == {"dist": "fixed", "value": 1000}
+
+
+@pytest.mark.parametrize(
+    ("engine", "users", "each", "tokens", "chunks"),
+    [("vllm", 8, 10, 1032, None), ("trtllm", 64, 20, 1088, False), ("trtllm", 128, 15.625, 1152, False)],
+)
+def test_nvidias_own_client_sends_fixed_lengths(
+    engine: str, users: int, each: float, tokens: int, chunks: bool | None
+) -> None:
+    """Though the lengths are InferenceX's; a step takes one prompt beside the decodes."""
+    row = replace(ROW, engine=engine, version="1.0.0rc3", model="Qwen/Qwen3-32B", system="h100_sxm", isl=1024, osl=1024)
+    row = replace(row, concurrency=users)
+    found = scenario_of(row)
+    assert found is not None
+    assert found["workload"]["classes"][0]["output"] == {"dist": "fixed", "value": 1024}
+    assert found["engine"]["max_num_batched_tokens"] == tokens
+    assert found["engine"].get("enable_chunked_prefill") is chunks
+    assert each_sends(row) == each
+    assert each_sends(replace(row, measured="2026-01-23")) == 10  # Dynamo's recipe
+
+
+def test_a_mean_counts_the_first_requests_of_a_client_as_often_as_it_sends_them() -> None:
+    seconds, known = np.array([4.0, 4.0, 1.0, 1.0, 1.0, 1.0]), np.ones(6, dtype=bool)
+    assert mean_ms(seconds, known, 2) == pytest.approx(1300.0)
+    assert mean_ms(seconds, known, 2, 20) == pytest.approx(1150.0)
 
 
 @pytest.mark.parametrize(

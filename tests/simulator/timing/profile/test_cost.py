@@ -176,3 +176,11 @@ def test_a_step_with_prompts_takes_as_long_as_its_kernels_take_to_launch() -> No
     assert launched.step_s(decodes([100] * 65)) == COST.step_s(decodes([100] * 65))
     quick = ProfileCost(profile(), Options(layer_launch_s=1e-9))
     assert quick.step_s(many) == COST.step_s(many)
+
+
+def test_prompts_of_an_older_server_take_so_many_times_their_share_of_a_step() -> None:
+    older = ProfileCost(profile(), Options(prompt_times=1.5))
+    assert older.step_s(prompt(64)) == pytest.approx(1.5 * COST.step_s(prompt(64)))
+    mixed = prompt(48, decoding=decodes([300] * 16))
+    assert older.step_s(mixed) == pytest.approx((1.0 + 0.5 * 48 / 64) * COST.step_s(mixed))
+    assert older.step_s(decodes([300] * 16)) == COST.step_s(decodes([300] * 16))
