@@ -14,6 +14,15 @@ _Most = Annotated[int, Field(ge=1, le=10**9)] | None
 class FlowControlConfig(Strict):
     """A gateway that holds requests back, as llm-d's does: see `simulator/fleet/gateway.py`."""
 
+    detector: Annotated[
+        Literal["utilization", "concurrency"],
+        doc(
+            "what says that the replicas are saturated: queues and KV as last seen, or the requests sent and not ended"
+        ),
+    ] = "utilization"
+    max_concurrency: Annotated[
+        int, Field(ge=1, le=10**9), doc("concurrency: requests of a replica which is saturated")
+    ] = 100
     queue_depth_threshold: Annotated[
         int, Field(ge=1, le=10**9), doc("requests that wait at a replica which is saturated")
     ] = 5

@@ -71,7 +71,7 @@ class Cluster:
         self.halves = self.dispatch if isinstance(self.dispatch, Disaggregation) else None
         if flow_control is not None:
             look_s = signal_interval_s if all(side.looks is not None for side in self.dispatch.sides) else 0.0
-            self.dispatch = Gateway(clock, self.dispatch, flow_control, recorder, on_end, look_s)
+            self.dispatch = Gateway(clock, self.dispatch, flow_control, recorder, on_end, self.fleet.loads, look_s)
 
     def records(self, workload: Workload) -> Records:
         """The records of a run that is over; requests that have not ended are recorded as unfinished."""

@@ -6,15 +6,19 @@ A request enters the queue of its flow in the band of its priority, or is shed w
 each millisecond (`Run`, `dispatchCycle`): from the most important band that has any, unless the pool is too saturated
 for that band; then nothing passes, so that what is less important does not come first. The saturation is the mean over
 the replicas of max(waiting / `queue_depth_threshold`, used KV / `kv_cache_util_threshold`) (`Saturation` in
-framework/plugins/flowcontrol/saturationdetector/utilization/detector.go, 39142fb9; 5 and 0.8 in its config.go). A
-request that waited `ttl_s` leaves unserved (60 s, flowcontrol/controller/config.go, 0443359b). Which flow of a band is
-next: that of the foremost request (`global_strict`), or each in turn, by name (fairness/roundrobin/roundrobin.go). With
-a `min_ceiling` below 1 bands pass up to less saturation the less important they are, from 1 for the first in equal
-steps (usagelimits/priorityholdback, domain rank). A flow here is a class of the workload; a smaller priority is more
-important, as in vLLM. The gateway sees the loads that the router is given: with a `signal_interval_s`, those of the
-last look. Prefill and decode apart, the mean is over the replicas of both sides, which are one pool there; what is
-still prefilled elsewhere does not wait yet. Not modelled: capacities in bytes, what expired counting until the sweep of
-each second, eviction in flight.
+framework/plugins/flowcontrol/saturationdetector/utilization/detector.go, 39142fb9; 5 and 0.8 in its config.go); or, by
+the other detector, the requests sent and not ended / (replicas x `max_concurrency`), which the gateway knows at once
+(saturationdetector/concurrency/detector.go, 0e79485c; 100 in its config.go). A request that waited `ttl_s` leaves
+unserved (60 s, flowcontrol/controller/config.go, 0443359b). Which flow of a band is next: that of the foremost request
+(`global_strict`), or each in turn, by name (fairness/roundrobin/roundrobin.go). With a `min_ceiling` below 1 bands pass
+up to less saturation the less important they are, from 1 for the first in equal steps (usagelimits/priorityholdback,
+domain rank). A flow here is a class of the workload; a smaller priority is more important, as in vLLM. The gateway sees
+the loads that the router is given: with a `signal_interval_s`, those of the last look. Router and replica see a request
+that waited here as one that arrives as it is sent on. Prefill and decode apart, the mean is over the replicas of both
+sides, which are one pool there; what is still prefilled elsewhere does not wait yet.
+
+Not modelled: capacities in bytes, what expired counting until the sweep of
+each second, eviction in flight, concurrency in tokens, and detectors as filters of the replicas (their `headroom`).
 """
 
 from collections.abc import Sequence
@@ -41,6 +45,8 @@ DISPATCH_S = 0.001  # `dispatchTicker` in processor.go
 class FlowControl:
     """What a gateway does with requests while the replicas are saturated; see the module for each rule."""
 
+    detector: Literal["utilization", "concurrency"] = "utilization"
+    max_concurrency: int = 100
     queue_depth_threshold: int = 5
     kv_cache_util_threshold: float = 0.8
     fairness: Literal["global_strict", "round_robin"] = "global_strict"
@@ -52,6 +58,9 @@ class FlowControl:
 
     def saturation(self, loads: Sequence[ReplicaLoad]) -> float:
         """How full the replicas are, in the mean; 1 or more: nothing passes."""
+        if self.detector == "concurrency":
+            sent = sum([load.num_unfinished for load in loads])
+            return sent / (self.max_concurrency * len(loads)) if loads else 1.0
         shares = [
             max(
                 (load.num_waiting - load.expected) / self.queue_depth_threshold,
@@ -68,7 +77,10 @@ class FlowControl:
 
 
 class Gateway:
-    """Requests on their way to a router: the `Servers` of clients."""
+    """Requests on their way to a router: the `Servers` of clients.
+
+    `live` are the loads of all replicas by number as they are now, `look_s` the seconds between two looks at them.
+    """
 
     def __init__(
         self,
@@ -77,6 +89,7 @@ class Gateway:
         control: FlowControl,
         recorder: Recorder,
         on_end: OnEnd | None,
+        live: Sequence[ReplicaLoad],
         look_s: float = 0.0,
     ) -> None:
         self._clock = clock
@@ -85,7 +98,9 @@ class Gateway:
         self._control = control
         self._recorder = recorder
         self._on_end = on_end
-        self._look_s = look_s  # seconds between two looks at the replicas
+        self._counts = control.detector == "concurrency"
+        self._live = live
+        self._look_s = 0.0 if self._counts else look_s
         self._bands: dict[int, dict[str, list[tuple[float, int]]]] = {}  # by priority and flow: heaps of key and row
         self._queued: dict[int, Request] = {}
         self._waiting: dict[int, int] = {}  # by priority
@@ -158,12 +173,19 @@ class Gateway:
             if self._waiting[priority]:
                 request = self._next(priority)
                 self._take_out(request, Passage.DISPATCHED)
-                self._sent[request.row] = self._dispatch.submit(request)
+                self._sent[request.row] = self._dispatch.submit(self._as_sent(request))
                 return True
         return False
 
+    def _as_sent(self, request: Request) -> Request:
+        """A request as router and replica see it: to them it arrives now, and its deadline is as much nearer."""
+        now_s, before_s = self._clock.now, request.arrival_s
+        deadline_s = None if request.deadline_s is None else before_s + request.deadline_s - now_s
+        return request if now_s == before_s else request._replace(arrival_s=now_s, deadline_s=deadline_s)
+
     def _saturation(self) -> float:
-        return self._control.saturation([load for side in self._dispatch.sides for load in side])
+        loads = [load for side in self._dispatch.sides for load in side]
+        return self._control.saturation([self._live[load.index] for load in loads] if self._counts else loads)
 
     def _next(self, priority: int) -> Request:
         """The request of a band whose turn it is."""

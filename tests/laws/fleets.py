@@ -112,9 +112,9 @@ def _options(draw: st.DrawFn, router: str) -> dict[str, Any]:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, *, router: str | None = None, max_requests: int = 15) -> Fleet:
-    """A fleet under a router, of which a third cache prefixes; sessions, and signals of any age."""
-    cached = draw(st.sampled_from([False, False, True]))
+def fleets(draw: st.DrawFn, *, router: str | None = None, max_requests: int = 15, cached: bool | None = None) -> Fleet:
+    """A fleet under a router, a third of them with prefix caches, or as `cached` says; sessions, signals of any age."""
+    cached = draw(st.sampled_from([False, False, True])) if cached is None else cached
     if cached:
         scenario = draw(caching_scenarios(max_requests=max_requests))
     else:

@@ -19,9 +19,13 @@ class Fleet:
     """A dispatch whose replicas are as full as the test says; it keeps what it was given, and when."""
 
     def __init__(self, *waiting: int, kv: float = 0.0) -> None:
-        self.replicas = [SimpleNamespace(num_waiting=each, expected=0, kv_utilization=kv) for each in waiting]
+        self.replicas = [
+            SimpleNamespace(index=index, num_waiting=each, num_unfinished=each, expected=0, kv_utilization=kv)
+            for index, each in enumerate(waiting)
+        ]
         self.sides = (self.replicas,)
         self.given: list[tuple[float, int]] = []
+        self.requests: list[Request] = []
         self.clock = Clock()
         self.ended: list[tuple[int, str]] = []
         self.passages: list[tuple[int, float, Passage]] = []
@@ -29,6 +33,7 @@ class Fleet:
 
     def submit(self, request: Request) -> int:
         self.given.append((round(self.clock.now, 6), request.row))
+        self.requests.append(request)
         return 0
 
     def request(self, live: Any, replica: int, status: Status, released_s: float) -> None:
@@ -38,7 +43,8 @@ class Fleet:
         recorder = SimpleNamespace(
             passages=SimpleNamespace(add=self.passages.append), reject_reasons=self.reject_reasons, request=self.request
         )
-        return Gateway(self.clock, cast("Any", self), FlowControl(**control), cast("Any", recorder), None)
+        me, live = cast("Any", self), cast("Any", self.replicas)
+        return Gateway(self.clock, me, FlowControl(**control), cast("Any", recorder), None, live)
 
     def set(self, at_s: float, waiting: int) -> None:
         self.clock.call(at_s, lambda: setattr(self.replicas[0], "num_waiting", waiting))
@@ -55,6 +61,27 @@ def test_saturation_is_the_mean_of_the_fuller_of_queue_and_kv(
     waiting: tuple[int, ...], kv: float, saturation: float
 ) -> None:
     assert FlowControl().saturation(cast("Any", Fleet(*waiting, kv=kv).replicas)) == saturation
+
+
+def test_the_other_detector_counts_requests_in_flight() -> None:
+    """Whatever the queues and the KV: 3 + 1 of 2 x 2; the less important stop at half of that."""
+    replicas = cast("Any", Fleet(3, 1, kv=1.0).replicas)
+    assert FlowControl(detector="concurrency", max_concurrency=2).saturation(replicas) == 1.0
+    assert FlowControl(detector="concurrency").saturation(replicas) == 0.02
+    fleet = Fleet(1)
+    gateway = fleet.gateway(detector="concurrency", max_concurrency=2, min_ceiling=0.5)
+    assert [gateway.submit(asks(row, priority=priority)) for row, priority in enumerate((1, 0))] == [0, 0]
+    assert gateway.submit(asks(2, priority=1)) == -1
+
+
+def test_what_waited_arrives_as_it_is_sent_on() -> None:
+    """To router and replica a request of time 0 arrives at 3 ms, with what is left of its deadline."""
+    fleet = Fleet(5)
+    gateway = fleet.gateway()
+    gateway.submit(asks(0, deadline_s=0.5))
+    fleet.set(0.0025, 0)
+    fleet.clock.run()
+    assert [(request.arrival_s, request.deadline_s) for request in fleet.requests] == [(0.003, 0.497)]
 
 
 def test_one_request_passes_on_each_arrival_and_each_millisecond() -> None:
