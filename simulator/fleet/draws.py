@@ -29,12 +29,13 @@ class Draws:
         return drawn
 
     def several(self, wanted: int, count: int) -> list[int]:
-        """`wanted` different whole numbers from 0 to before `count`, as drawn; all where there are no more."""
-        if wanted >= count:
-            return list(range(count))
-        found: list[int] = []
-        while len(found) < wanted:
-            drawn = self.below(count)
-            if drawn not in found:
-                found.append(drawn)
-        return found
+        """`wanted` different whole numbers from 0 to before `count`, in random order; all where there are no more."""
+        if wanted < count // 2:
+            found: list[int] = []
+            while len(found) < wanted:
+                drawn = self.below(count)
+                if drawn not in found:
+                    found.append(drawn)
+            return found
+        left = list(range(count))
+        return [left.pop(self.below(len(left)) if len(left) > 1 else 0) for _ in range(min(wanted, count))]

@@ -1,7 +1,10 @@
 """The less loaded of two replicas drawn at random.
 
 M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE Transactions on Parallel and Distributed
-Systems 12 (2001), 1094-1104. SGLang's router has it as `power_of_two`, without the number of choices.
+Systems 12 (2001), 1094-1104. SGLang's router has it as `power_of_two`, without the number of choices (sglang-router
+0.3.2, sgl-model-gateway/src/policies/power_of_two.rs), and it is Ray Serve's own (PowerOfTwoChoicesRequestRouter in
+python/ray/serve/_private/request_router/pow_2_router.py, 04287e4b): both draw two in random order, two replicas alike.
+Ray keeps a replica's queue length for some seconds and asks again before it sends to one that was full: not modelled.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """Routers: the built-in ones by name, a user's own from its file."""
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 
 import scenarios
 from simulator.errors import InputError
+from simulator.fleet.draws import Draws
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
@@ -170,3 +173,13 @@ def test_an_unknown_router_has_the_nearest_name_and_all_names() -> None:
         load_router("round_robbin")
     known = ", ".join(built_in_routers())
     assert f"did you mean round_robin? known: {known}, or path/to/file.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(2, 2), (5, 3), (2, 9), (3, 4)])
+def test_several_are_different_and_in_random_order(wanted: int, count: int) -> None:
+    """Each place is as likely to come first, where all are drawn too: Ray and SGLang break ties of two replicas so."""
+    draws = Draws(np.random.Generator(np.random.PCG64(0)))
+    drawn = [draws.several(wanted, count) for _ in range(3000)]
+    assert {len(set(each)) for each in drawn} == {min(wanted, count)}
+    firsts = Counter(each[0] for each in drawn)
+    assert all(firsts[place] == pytest.approx(3000 / count, rel=0.2) for place in range(count))
