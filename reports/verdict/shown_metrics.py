@@ -104,6 +104,7 @@ BLOCKS: tuple[Block, ...] = (
     _block(
         "Regret of the router",
         *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
+        *("belady_hit_rate", "belady_pooled_hit_rate", "unlimited_hit_rate"),
         where="overlap_missed",
     ),
     _block(

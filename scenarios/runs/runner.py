@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from scenarios.assembly.energy import energy_of
 from scenarios.assembly.engine_policy import policies_label, resolved_yaml
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_flow_control, build_link, build_router
+from scenarios.assembly.foreseen import foreseen
 from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.prediction.prediction import prediction_entry
@@ -96,11 +96,13 @@ def run_on(
         progress=told,
     )
     _refuse_unserved(done.records, fleet[0].parts.kv)
-    return replace(sum_up(scenario, workload.notes, fleet, done), workload=workload)
+    return sum_up(scenario, workload, fleet, done)
 
 
-def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup], done: Run) -> Result:
-    """Return the result of a finished simulation of this scenario. `notes` are the workload's."""
+def sum_up(
+    scenario: Scenario, workload: Workload, fleet: Sequence[BuiltGroup], done: Run, notes: Sequence[str] = ()
+) -> Result:
+    """Return the result of a finished simulation of this scenario. `notes` come before its own."""
     records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
@@ -120,6 +122,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             **summary,
             "gpu_hours": sum(spent.values()),
             "usd_per_million_output_tokens": price,
+            **foreseen(scenario, fleet, records, workload, **cuts),
             **energy_of(scenario, records, int(summary["total_output_tokens"] or 0), **cuts),
             **own_entries(scenario.measure.metrics, records, slo, **cuts),
             **_groups(records, cuts),
@@ -130,7 +133,8 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
-        notes=(*notes, *rejected, *remarks, *(() if warmup is None else (warmup.words(),))),
+        notes=(*notes, *workload.notes, *rejected, *remarks, *(() if warmup is None else (warmup.words(),))),
+        workload=workload,
     )
 
 

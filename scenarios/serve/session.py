@@ -1,7 +1,6 @@
 """A scenario as a run in progress, and the run folder that it leaves."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ class Session:
         scenario = on_recorded(self.scenario, target / ARRIVALS, workload.class_names)
         notes = read_trace(folder / ARRIVALS).notes
         done = Run(records, live.decisions(), live.delays_s())
-        result = replace(sum_up(scenario, notes, self.fleet, done), workload=workload)
+        result = sum_up(scenario, workload, self.fleet, done, notes)
         result.write(folder)
         return result
 

@@ -14,6 +14,7 @@ from simulator.metrics.copy_metrics import COPY_METRICS
 from simulator.metrics.draft_metrics import DRAFT_METRICS
 from simulator.metrics.energy import ENERGY_METRICS
 from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
+from simulator.metrics.foresight import FORESIGHT_METRICS
 from simulator.metrics.gateway_metrics import GATEWAY_METRICS
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.measured_sample import PERCENTILES, Sample
@@ -354,6 +355,7 @@ _TABLE = (
         "usd_per_million_output_tokens", "cost", "USD/M tok",
         "GPU-hours x USD per GPU-hour / output tokens x 1,000,000", None, better=-1,
     ),
+    *FORESIGHT_METRICS,
     *ENERGY_METRICS,
     Metric(
         "longest_queue_time_ms", "longest wait", MS, "the longest that a request waited to be scheduled first",
