@@ -95,11 +95,14 @@ class TimeUnit(NamedTuple):
     milliseconds: float
 
 
+MILLISECONDS = TimeUnit("ms", 1.0)
+
+
 def time_unit(milliseconds: float) -> TimeUnit:
     """The unit in which people say a time: ms below ten seconds, s up to ten minutes, min up to three hours, then h."""
     size = abs(milliseconds)
     if size < LONG_FROM_MS:
-        return TimeUnit("ms", 1.0)
+        return MILLISECONDS
     if size <= 600_000.0:
         return TimeUnit("s", 1e3)
     return TimeUnit("min", 60e3) if size <= 3 * 3600e3 else TimeUnit("h", 3600e3)

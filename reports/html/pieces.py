@@ -25,6 +25,7 @@ from reports.plots.cdf import CdfCurve
 from reports.tables.request_tables import TableRows
 from reports.tables.verdict_table import note, shown
 from reports.units import MISSING, latency, tied
+from reports.verdict.predicted import prediction_note
 from reports.verdict.run_length import own_intervals
 from reports.verdict.shown_metrics import Summaries, blocks_of
 from reports.verdict.slo_targets import Facts
@@ -197,7 +198,8 @@ def verdict_tables(
         if columns := shown(summaries, block, own, paired=paired):
             lines = [(label, style[label].color, [cells[label] for _, cells in columns]) for label in summaries]
             blocks.append((block.title, [column for column, _ in columns], lines))
-    return _render("verdict_tables", blocks, note(summaries, own, paired=paired).replace("* best", "Highlighted: best"))
+    notes = [note(summaries, own, paired=paired).replace("* best", "Highlighted: best"), prediction_note(summaries)]
+    return _render("verdict_tables", blocks, [text for text in notes if text])
 
 
 def table(

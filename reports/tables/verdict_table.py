@@ -13,7 +13,8 @@ from html import escape
 from types import MappingProxyType
 
 from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, column_unit, fitted, intervals, number, tied, time_unit
+from reports.units import MILLISECONDS, MISSING, column_unit, fitted, intervals, number, tied, time_unit
+from reports.verdict.predicted import ends_of, prediction_note
 from reports.verdict.run_length import Own, own_intervals
 from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import Block, Column, Summaries, blocks_of
@@ -41,6 +42,8 @@ def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({}))
 
     `own` are the intervals within a run that stands alone.
     """
+    if column.is_predicted:
+        return _ranges(summaries, column)
     if column.flag:
         return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
     column = _in_its_unit(summaries, column)
@@ -60,6 +63,17 @@ def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({}))
     return made
 
 
+def _ranges(summaries: Summaries, column: Column) -> dict[str, Cell]:
+    """Cells with the ends between which a real server's figure lies."""
+    found = {label: ends_of(runs, column.key) for label, runs in summaries.items()}
+    known = {label: [end * column.scale for end in ends] for label, ends in found.items() if ends is not None}
+    places = column.decimals(end for ends in known.values() for end in ends)
+    texts = {label: [number(end, places) for end in ends] for label, ends in known.items()}
+    wide = max((len(high) for _, high in texts.values()), default=0)
+    made = {label: Cell(f"{low} to {high.rjust(wide)}") for label, (low, high) in texts.items()}
+    return {label: made.get(label, Cell(MISSING)) for label in summaries}
+
+
 def _estimates(summaries: Summaries, column: Column, own: Own = MappingProxyType({})) -> dict[str, Estimate]:
     found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
     if (inside := own.get(column.key)) is None or not inside.n:
@@ -72,7 +86,11 @@ def _in_its_unit(summaries: Summaries, column: Column) -> Column:
     """The column in the unit that suits its latencies; without one where each cell has its own."""
     if column.unit != MS:
         return column
-    unit = column_unit(each.mean for each in _estimates(summaries, column).values())
+    if column.is_predicted:
+        ends = [ends_of(runs, column.key) or () for runs in summaries.values()]
+        one = column_unit([end for each in ends for end in each]) or MILLISECONDS
+        return replace(column, unit=one.unit, scale=1 / one.milliseconds)
+    unit = column_unit([each.mean for each in _estimates(summaries, column).values()])
     return replace(column, unit="") if unit is None else replace(column, unit=unit.unit, scale=1 / unit.milliseconds)
 
 
@@ -139,7 +157,8 @@ def verdict_table(
         return "nothing to compare\n"
     own = own_intervals(summaries, facts)
     parts = [text for block in blocks_of(summaries) if (text := _block(block, summaries, terminal, own, paired=paired))]
-    parts.append(terminal.paint(wrapped(note(summaries, own, paired=paired), terminal.prose_width), "dim"))
+    for said in (note(summaries, own, paired=paired), prediction_note(summaries)):
+        parts.append(terminal.paint(wrapped(said, terminal.prose_width), "dim") if said else "")
     words = verdict_words(summaries, slo, facts, paired=paired)
     parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -169,6 +188,8 @@ def shown(
 
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     """Return whether no run has a value, or every run has 0 of a loss (rejections, preemptions, padding)."""
+    if column.is_predicted:
+        return not any(ends_of(runs, column.key) for runs in summaries.values())
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
     return not known or (column.better < 0 and not column.flag and not any(known))
 
@@ -217,7 +238,9 @@ def _texts(column: Sequence[Cell]) -> list[str]:
 def html_table(title: str, summaries: Summaries, foot: str = "") -> str:
     """A title, the blocks of the verdict table, and what its marks mean."""
     blocks = "".join(_html_block(block, summaries) for block in blocks_of(summaries))
-    notes = "".join(f"<p><small>{escape(text)}</small></p>" for text in (note(summaries), foot) if text)
+    notes = "".join(
+        f"<p><small>{escape(text)}</small></p>" for text in (note(summaries), prediction_note(summaries), foot) if text
+    )
     return f"<div><b>{escape(title)}</b>{blocks}{notes}</div>"
 
 

@@ -1,10 +1,11 @@
 """The columns of the verdict table: which metrics it shows, and how a metric of each unit is shown."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.units import decimals
+from reports.verdict.predicted import KEYS, PREDICTION
 from simulator.metrics.metric import FLAG, FRACTION, REQUESTS, Metric
 from simulator.metrics.own_metrics import OWN
 from simulator.metrics.table import METRICS
@@ -26,6 +27,7 @@ class Column:
     flag: bool = False  # yes or no
     places: int | None = None  # decimals; None: three significant digits of the smallest value
     most: int = 3  # of these decimals
+    is_predicted: bool = False  # the ends between which a real server's lies, and not the run's own value
 
     def decimals(self, values: Iterable[float]) -> int:
         """Decimals of a column that holds these values."""
@@ -55,6 +57,10 @@ def _block(title: str, *keys: str, where: str = "") -> Block:
     return Block(title, tuple(column_of(METRICS[key]) for key in keys), where)
 
 
+def _predicted(key: str) -> Column:
+    return replace(column_of(METRICS[key]), better=0, is_predicted=True)
+
+
 BLOCKS: tuple[Block, ...] = (
     _block(
         "What the clients got",
@@ -71,6 +77,7 @@ BLOCKS: tuple[Block, ...] = (
         where="aborted",
     ),
     _block("Latency", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+    Block("On a real server", tuple(_predicted(key) for key in KEYS), where=PREDICTION),
     _block(
         "Inside the engine",
         *("batch_occupancy", "kv_utilization_peak", "preemptions", "padding_fraction", "wasted_slot_fraction"),
@@ -121,7 +128,9 @@ BLOCKS: tuple[Block, ...] = (
     ),
     _block("Replicas", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "gpu_hours", where="peak_replicas"),
 )
-COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}
+COLUMNS: Mapping[str, Column] = {
+    column.key: column for block in BLOCKS for column in block.columns if not column.is_predicted
+}
 
 
 def blocks_of(summaries: Summaries) -> tuple[Block, ...]:

@@ -62,8 +62,6 @@ def run(
     nothing is removed. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import resolved_yaml
-    from scenarios.prediction.prediction import PREDICTION
-    from scenarios.prediction.words import prediction_words
     from scenarios.runs.runner import run as simulate
     from scenarios.runs.step_time_sensitivity import sensitivity_words
     from scenarios.runs.storage.folder_names import default_folder, policy_name
@@ -95,8 +93,6 @@ def run(
         said = sensitivity_words(result, sensitivity)
         if said is not None:
             result = replace(result, notes=(*result.notes, said))
-        if (entry := result.summary.get(PREDICTION)) is not None:
-            result = replace(result, notes=(*result.notes, prediction_words(entry)))
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)

@@ -1,8 +1,9 @@
 """The entry `prediction` of summary.json: between which values the metrics of the real server lie.
 
-In a closed loop the quantiles of `residuals` hold for the metrics themselves: so they were measured. In an open loop
-the quantiles of TPOT say how much longer or shorter steps may take, and `load` what that does at this load: near
-saturation it is everything.
+In a closed loop the quantiles of `residuals` hold for the metrics themselves: so they were measured, most from the
+first request on (`measure.warmup_s` 0). Any other server is warm: its kernels are compiled. In an open loop the
+quantiles of TPOT say how much longer or shorter steps may take, and `load` what that does at this load: near saturation
+it is everything.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.assembly.fleet_parts import BuiltGroup
 from scenarios.prediction.basis import ROOFLINE, Basis, basis_of
 from scenarios.prediction.load import Load, load_of
-from scenarios.prediction.residuals import METRICS, OUTSIDE, Residuals, shipped_residuals, traits_of
+from scenarios.prediction.residuals import METRICS, OUTSIDE, WARM, Residuals, shipped_residuals, traits_of
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.hardware.dimensions import CHANGED
 from simulator.policies import server_of
@@ -26,6 +27,7 @@ PREDICTION = "prediction"
 """The key of summary.json."""
 COVERAGE = 0.9
 THROUGHPUT = "request_throughput"
+PRICE = "usd_per_million_output_tokens"
 TTFT, TPOT, E2E = METRICS
 Interval = dict[str, float]
 
@@ -46,9 +48,13 @@ def prediction_entry(
     batch = float(summary["mean_batch_size"] or 0.0)
     asked, answered = summary["total_input_tokens"], summary["total_output_tokens"]
     per_step = batch * asked / answered if answered else None
-    factors = step_factors(scenario, basis, per_step, coverage, is_outside=bool(far))
     load = None if has_loops(scenario) else load_of(records, scenario.engine.parameter("max_num_seqs"))
+    is_warm = load is not None or scenario.measure.warmup_s != 0.0
+    factors = step_factors(scenario, basis, per_step, coverage, is_outside=bool(far), is_warm=is_warm)
     metrics = _in_closed_loop(summary, factors) if load is None else _in_open_loop(summary, factors, load)
+    if (price := summary.get(PRICE)) is not None and THROUGHPUT in metrics:  # the same hours for more or fewer tokens
+        ends = metrics[THROUGHPUT]
+        metrics[PRICE] = _interval(*(price * summary[THROUGHPUT] / ends[end] for end in ("high", "low")))
     why = f"outside the measured envelope: {'; '.join(far)}; {basis.why}" if far else basis.why
     return {
         PREDICTION: {
@@ -62,11 +68,18 @@ def prediction_entry(
 
 
 def step_factors(
-    scenario: Scenario, basis: Basis, load: float | None, coverage: float, *, is_outside: bool = False
+    scenario: Scenario,
+    basis: Basis,
+    load: float | None,
+    coverage: float,
+    *,
+    is_outside: bool = False,
+    is_warm: bool = True,
 ) -> dict[str, tuple[float, float]]:
     """Return, by metric, the factors between which that of the real server lies in a closed loop.
 
-    `load` is that of `traits_of`.
+    `load` is that of `traits_of`. Not `is_warm` is a server that may compile kernels on the way, as in a benchmark
+    whose first requests count: a sixth of SGLang's measured runs did, and their first tokens came many times later.
     """
     residuals = shipped_residuals()
     stratum, traits = ROOFLINE, dict[str, str]()
@@ -75,6 +88,8 @@ def step_factors(
         traits = traits_of(basis.name, scenario.resolve_model(), scenario.hardware.tensor_parallel, load)
     times = residuals.wider[OUTSIDE] if is_outside else 1.0
     found = {metric: residuals.factors(stratum, metric, coverage, traits, times) for metric in METRICS}
+    if is_warm:
+        found[TTFT] = residuals.factors(stratum, WARM, coverage, traits, times)
     if basis.own is not None:  # the front end and the client are not in it: TTFT stays as uncertain
         found[TPOT] = found[E2E] = basis.own.factors(coverage, times)
     return found

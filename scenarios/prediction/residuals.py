@@ -27,6 +27,8 @@ from simulator.errors import InputError
 from simulator.hardware.models import Model
 
 METRICS = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms")
+WARM = "mean_ttft_ms, warm"
+"""TTFT of servers that have compiled their kernels: without the measured runs that began before theirs had."""
 ANY, ROOFLINE = "any", "roofline"
 LOADS = (4, 16, 64, 256, 1024)
 """Prompt tokens a step of a full batch, between which spreads differ: with more, a run is less of decodes."""

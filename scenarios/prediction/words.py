@@ -8,6 +8,7 @@ _SHORT = {
     "mean_tpot_ms": ("TPOT", "ms"),
     "mean_e2el_ms": ("E2E", "ms"),
     "request_throughput": ("throughput", "requests/s"),
+    "usd_per_million_output_tokens": ("cost", "USD per million output tokens"),
 }
 
 

@@ -114,14 +114,13 @@ def sum_up(
     price = cost_per_million(scenario, None if throughput is None else float(throughput))
     if records.lives is not None:
         price = cost_of(spent, scenario, int(summary["total_output_tokens"] or 0))
+    summary |= {"gpu_hours": sum(spent.values()), "usd_per_million_output_tokens": price}
     return Result(
         scenario=scenario,
         scenario_yaml=resolved_yaml(scenario),
         records=records,
         summary={
             **summary,
-            "gpu_hours": sum(spent.values()),
-            "usd_per_million_output_tokens": price,
             **foreseen(scenario, fleet, records, workload, **cuts),
             **energy_of(scenario, records, int(summary["total_output_tokens"] or 0), **cuts),
             **own_entries(scenario.measure.metrics, records, slo, **cuts),

@@ -16,6 +16,7 @@ import numpy as np
 from docs.writers.accuracy.served import GPUS, Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import (
+    FIELDS,
     GROUPED,
     Columns,
     Floats,
@@ -25,7 +26,7 @@ from docs.writers.accuracy.spread import (
     spreads,
     strata,
 )
-from scenarios.prediction.residuals import ANY, FILE, METRICS, OUTSIDE, ROOFLINE, SCHEMA, VERSION
+from scenarios.prediction.residuals import ANY, FILE, OUTSIDE, ROOFLINE, SCHEMA, VERSION
 
 LEVELS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95,
           0.97, 0.98, 0.99, 0.995)  # fmt: skip
@@ -116,17 +117,21 @@ def coverages(rows: Columns, metric: str) -> dict[str, Tested]:
 def document(scored: Sequence[Scored], by_roofline: Sequence[Scored]) -> dict[str, Any]:
     """The JSON of the residuals of rows by measured kernels, and of some of them by roofline."""
     known, roofs = usable(scored), usable(by_roofline)
-    rows, roof_rows = as_columns(known), as_columns(roofs)
-    times = {metric: fitted_times(needed_by(rows, metric)) for metric in METRICS}
-    spread = {metric: fitted_spread(rows, metric) for metric in METRICS}
+    everything, roof_rows = as_columns(known), as_columns(roofs)
     found: dict[str, dict[str, list[float]]] = {}
-    for metric in METRICS:
-        plain = rows.ratios[metric] / spreads(rows, spread[metric])
+    spread, tested = dict[str, Any](), dict[str, Any]()
+    for metric in FIELDS:
+        rows = everything.of(metric)
+        fitted, times = fitted_spread(rows, metric), fitted_times(needed_by(rows, metric))
+        plain = rows.ratios[metric] / spreads(rows, fitted)
         parts = {name: (plain[some], rows.cells[some]) for name, some in strata(rows).items()}
         if roofs:
-            parts[ROOFLINE] = roof_rows.ratios[metric], roof_rows.cells
+            of_roof = roof_rows.of(metric)
+            parts[ROOFLINE] = of_roof.ratios[metric], of_roof.cells
         for name, (values, cells) in parts.items():
-            found.setdefault(name, {})[metric] = _moved(quantiles(values, cells, LEVELS), times[metric])
+            found.setdefault(name, {})[metric] = _moved(quantiles(values, cells, LEVELS), times)
+        spread[metric] = {trait: {value: round(log, 3) for value, log in of.items()} for trait, of in fitted.items()}
+        tested[metric] = {way: _as_json(each) for way, each in coverages(rows, metric).items()}
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -135,16 +140,11 @@ def document(scored: Sequence[Scored], by_roofline: Sequence[Scored]) -> dict[st
         "cells": len({each.row.cell for each in known}),
         "levels": list(LEVELS),
         "strata": found,
-        "spread": {
-            metric: {trait: {value: round(log, 3) for value, log in of.items()} for trait, of in spread[metric].items()}
-            for metric in METRICS
-        },
+        "spread": spread,
         "wider": {OUTSIDE: OUTSIDE_TIMES},
         "gpus": sorted({GPUS.get(each.row.system, each.row.system) for each in known}),
         "most": {"batch": max(each.batch for each in known)},
-        "tested": {
-            metric: {way: _as_json(each) for way, each in coverages(rows, metric).items()} for metric in METRICS
-        },
+        "tested": tested,
     }
 
 

@@ -11,7 +11,7 @@ from docs.writers.accuracy.floor import floor_lines
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
 from reports.files import write
-from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, SOME_GPUS
+from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, SOME_GPUS, WARM
 
 WORST = 10  # cells of an engine
 _HEAD = """# Runs of real servers
@@ -157,12 +157,14 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
         "`prediction` in summary.json has intervals of 90 %. Each line leaves out the rows of one model, GPU, version",
         "or engine after the other and asks the intervals by all others; the rows left out take no part in how wide",
         "these are made. The width is the upper end over the lower, in the median. Groups are those of 100 rows and",
-        "more: the one that is held least often, and the most.",
+        "more: the one that is held least often, and the most. `warm` is without the runs whose kernels were compiled",
+        "on the way: so it is for every server but one whose first requests count, in a closed loop without",
+        "`measure.warmup_s`.",
         "",
         "| metric | left out | held (%) | width | groups (%) |",
         "| --- | --- | ---: | ---: | --- |",
     ]
-    for metric in METRICS:
+    for metric in (*METRICS, WARM):
         for way, found in residuals["tested"][metric].items():
             shares = {name: share for name, (_, share) in found["groups"].items()}
             ends = sorted(shares, key=lambda name: shares[name])
@@ -179,7 +181,7 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
         "| metric | trait | times |",
         "| --- | --- | --- |",
     ]
-    for metric in METRICS:
+    for metric in (*METRICS, WARM):
         for trait, effects in sorted(residuals["spread"][metric].items()):
             words = ", ".join(f"{_value(trait, value)} {math.exp(log):.2f}" for value, log in effects.items())
             lines.append(f"| {metric} | {trait} | {words} |")

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from docs.writers.accuracy.floor import COLD, cause_of
 from docs.writers.accuracy.served import MODELS
 from docs.writers.accuracy.served_score import Scored
 from scenarios.prediction.basis import BASES, EXTRAPOLATED, MEASURED
-from scenarios.prediction.residuals import ANY, METRICS, traits_of
+from scenarios.prediction.residuals import ANY, METRICS, WARM, traits_of
 from simulator.hardware.models import Model, custom_model
 
 BATCHES = (8.5, 32.5, 128.5)  # mean batches of a replica, between which errors differ
@@ -31,18 +32,21 @@ LEAST_WIDER = 1.1
 """An interval is at least so much wider than where the kernels were measured, from `EXTRAPOLATED` on."""
 TRAITS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(METRICS, ("basis", "kind", "load", "gpus")),
-    METRICS[0]: ("kind", "load", "gpus"),
+    **dict.fromkeys((METRICS[0], WARM), ("kind", "load", "gpus")),
 }
 """The traits of which a metric's spread is made. How kernels were come by says little of a first token, which
 waits for the client, the front end and other prompts. Traits, `SHRUNK` and `SMALLEST` were chosen once, on all rows."""
-FIELDS = dict(zip(METRICS, ("ttft", "tpot", "e2e"), strict=True))
+FIELDS = dict(zip((*METRICS, WARM), ("ttft", "tpot", "e2e", "ttft"), strict=True))
 Floats = NDArray[np.float64]
 Spread = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as columns: log(measured / predicted) by metric, cell and engine, traits, and groups by what is left out."""
+    """Rows as columns: log(measured / predicted) by metric, cell and engine, traits, and groups by what is left out.
+
+    A ratio is NaN where the row says nothing of the metric.
+    """
 
     ratios: Mapping[str, Floats]
     cells: NDArray[Any]
@@ -60,10 +64,16 @@ class Columns:
         groups = {name: values[kept] for name, values in self.groups.items()}
         return Columns(ratios, self.cells[kept], self.engines[kept], self.traits, self.marks[kept], groups)
 
+    def of(self, metric: str) -> "Columns":
+        """The rows that say something of a metric."""
+        return self.only(~np.isnan(self.ratios[metric]))
+
 
 def log_ratios(scored: Sequence[Scored], metric: str) -> Floats:
-    """log(measured / predicted) of each row."""
+    """log(measured / predicted) of each row; of servers that were cold NaN, where the metric is of warm ones."""
     errors = np.array([float(getattr(each, FIELDS[metric])) for each in scored])
+    if metric == WARM:
+        errors[[cause_of(each.row) == COLD for each in scored]] = np.nan
     return np.asarray(-np.log1p(errors))
 
 
@@ -73,7 +83,7 @@ def columns(scored: Sequence[Scored], groups: Mapping[str, Any]) -> Columns:
     known = sorted({pair for each in traits for pair in each.items()})
     marks = [[float(each.get(trait) == value) for trait, value in known] for each in traits]
     return Columns(
-        {metric: log_ratios(scored, metric) for metric in METRICS},
+        {metric: log_ratios(scored, metric) for metric in FIELDS},
         np.array([each.row.cell for each in scored]),
         np.array([each.row.engine for each in scored]),
         known,

@@ -43,11 +43,20 @@ def test_a_closed_loop_has_an_interval_of_each_metric() -> None:
     summary = run(scenario()).summary
     entry = summary[PREDICTION]
     assert (entry["coverage"], entry["basis"], entry["envelope"]) == (COVERAGE, "measured", "inside")
-    assert set(entry["metrics"]) == {*METRICS, "request_throughput"}
+    assert set(entry["metrics"]) == {*METRICS, "request_throughput", "usd_per_million_output_tokens"}
     assert all(ends["low"] < ends["high"] for ends in entry["metrics"].values())
     rate, answer = (entry["metrics"][name] for name in ("request_throughput", "mean_e2el_ms"))
     assert rate["low"] * answer["high"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"])
     assert "a real server lies with 90 % in mean TTFT" in prediction_words(entry)
+
+
+def test_a_server_whose_first_requests_count_may_be_cold() -> None:
+    """A sixth of SGLang's measured runs compiled kernels on the way; a server in service, or warmed up, has them."""
+    sglang = {"engine": {"policy": "sglang"}}
+    cold, warm = (run(scenario(**sglang, **cut)).summary[PREDICTION] for cut in ({}, {"measure": {"warmup_s": 1.0}}))
+    assert width(cold, "mean_ttft_ms") > 1.5 * width(warm, "mean_ttft_ms")
+    open_loop = run(scenario({"process": "poisson", "rate": 1}, **sglang)).summary[PREDICTION]
+    assert width(open_loop, "mean_ttft_ms") < width(cold, "mean_ttft_ms")
 
 
 def test_costs_of_the_users_own_have_none() -> None:

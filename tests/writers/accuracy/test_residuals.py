@@ -10,7 +10,7 @@ from docs.writers.accuracy.residuals import TIMES, as_columns, coverages, docume
 from docs.writers.accuracy.served import Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import LEAST_WIDER, fitted_spread, log_ratios, quantiles, spreads, strata
-from scenarios.prediction.residuals import FILE, METRICS, shipped_residuals
+from scenarios.prediction.residuals import FILE, METRICS, WARM, shipped_residuals
 
 ROW = Row("a", "vllm", "0.19.0", "org/model", "h200_sxm", "fp8", 512, 64, 4, 4, 1, 1, 1, 60.0, 14.0)
 TPOT = METRICS[1]
@@ -41,6 +41,13 @@ def test_a_cell_with_many_rows_counts_as_some() -> None:
     values, cells = np.repeat([0.0, -1.0], [400, 40]), np.repeat(["a", "b"], [400, 40])
     low, high = quantiles(values, cells, [0.4, 0.6])  # half of the weight each, not an eleventh
     assert (low, high) == pytest.approx((-1.0, 0.0), abs=0.01)
+
+
+def test_warm_servers_are_judged_without_cold_ones() -> None:
+    cold = replace(ROW, engine="sglang", model="org/DeepSeek-R1", precision="fp4", version="")
+    rows = as_columns([Scored(ROW, 0.1, 0.1), Scored(cold, 0.1, -0.9)])
+    assert len(rows.of(METRICS[0])) == 2
+    assert rows.of(WARM).ratios[WARM] == pytest.approx([-math.log(1.1)])
 
 
 def test_intervals_are_widened_until_what_was_left_out_lies_in_them() -> None:

@@ -1,0 +1,29 @@
+"""Where a real server's metrics lie: the intervals of `prediction` in summary.json, beside the figures of a run."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+PREDICTION = "prediction"
+KEYS = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "request_throughput", "usd_per_million_output_tokens")
+"""The metrics that have intervals, as the table shows them."""
+
+Run = Mapping[str, Any]
+
+
+def ends_of(runs: Sequence[Run], key: str) -> tuple[float, float] | None:
+    """The ends of a metric's interval, their means over seeds; None where a run has none."""
+    found = [(run.get(PREDICTION) or {}).get("metrics", {}).get(key) for run in runs]
+    if not found or any(each is None for each in found):
+        return None
+    return fmean([each["low"] for each in found]), fmean([each["high"] for each in found])
+
+
+def prediction_note(summaries: Mapping[str, Sequence[Run]]) -> str:
+    """What the intervals are, and how the prices of steps were come by; empty where no run has one."""
+    entries = {label: runs[0][PREDICTION] for label, runs in summaries.items() if runs and runs[0].get(PREDICTION)}
+    if not entries:
+        return ""
+    percent = ", ".join(dict.fromkeys(f"{100 * entry['coverage']:g} %" for entry in entries.values()))
+    whys = dict.fromkeys(entry["why"] for entry in entries.values())
+    return f"On a real server: where each figure lies with {percent}, by errors of measured runs ({'; '.join(whys)})."
