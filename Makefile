@@ -62,7 +62,8 @@ pages: $(VENV)/.dev
 	$(BIN)/python -m docs.writers $(PAGES)
 
 accuracy: $(VENV)/.dev
-	$(BIN)/python -m docs.writers.accuracy
+	# Small systems of equations: threads of BLAS would wait for each other.
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m docs.writers.accuracy
 
 tables: $(VENV)/.dev
 	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
