@@ -1,5 +1,7 @@
 """The block of the verdict table about a real server: ends of intervals, over seeds, in units that suit them."""
 
+from typing import Any
+
 import pytest
 
 from reports.tables.verdict_table import verdict_table
@@ -8,7 +10,7 @@ from reports.verdict.predicted import ends_of, prediction_note
 TTFT, RATE = "mean_ttft_ms", "request_throughput"
 
 
-def run(low: float, high: float, why: str = "measured kernels") -> dict[str, object]:
+def run(low: float, high: float, why: str = "measured kernels") -> dict[str, Any]:
     entry = {
         "coverage": 0.9,
         "why": why,
@@ -39,7 +41,7 @@ def test_over_seeds_the_ends_are_means() -> None:
 
 
 def test_a_run_without_an_interval_has_a_dash_and_none_has_no_block() -> None:
-    both = {"vllm": [run(1.0, 3.0)], "own": [{"completed": 10, TTFT: 100.0}]}
+    both: dict[str, Any] = {"vllm": [run(1.0, 3.0)], "own": [{"completed": 10, TTFT: 100.0}]}
     line = next(text for text in verdict_table(both).splitlines() if text.startswith("own") and "-" in text)
     assert line.split()[-2:] == ["-", "-"]
     assert "On a real server" not in verdict_table({"own": both["own"]})
