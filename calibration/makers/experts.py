@@ -26,6 +26,7 @@ from calibration.limits import TOLERANCE
 from calibration.makers.dearer import without_dearer
 from calibration.makers.experts_errors import errors_of
 from calibration.makers.kernels import DATA_CENTRE, WHEEL
+from calibration.makers.longer_parts import without_longer_parts
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
 from calibration.tabulate import coded, write_tables
@@ -67,9 +68,16 @@ So of such rows only uneven loads of experts that are divided by width are kept.
 
 _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8", "nvfp4": "nvfp4"}
 
-NOT_TAKEN = ("vllm_marlin_int4_moe",)
-"""Kernels that vLLM would not take: up to 0.22 the source priced int4 by `fused_experts`, which is Triton's kernel
-whatever the rows are called, where vLLM takes Marlin; they are 2 to 3 times as slow as Marlin's rows since 0.24."""
+NOT_TAKEN: Mapping[str, tuple[str, str]] = {
+    "vllm_marlin_int4_moe": ("experts int4", "rows of a Triton kernel, where vLLM takes Marlin"),
+    "vllm_mxfp4_moe": ("experts mxfp4", "rows that take as long for one expert on a GPU as for all 128"),
+}
+"""Kernels whose rows are not kept, what they are called among those left out, and why.
+
+Up to 0.22 the source priced int4 by `fused_experts`, which is Triton's kernel whatever the rows are called, where vLLM
+takes Marlin; they are 2 to 3 times as slow as Marlin's rows since 0.24. Its rows of mxfp4 under vLLM 0.19 computed all
+experts wherever some were shared, and none are of experts divided among more than two GPUs; those of 0.24 are of the
+same kernel (Triton's), with both."""
 
 CHOOSING = ("vllm", "sglang")
 """Engines of which the source measures the layer that chooses; of TensorRT-LLM the experts are given."""
@@ -139,7 +147,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
             kept.append(some[possible])
     for some in kept:
         document["precisions"][some["precision"].iloc[0]] = _precision(some, kept, tokens)
-    document = without_dearer(document)
+    document = without_longer_parts(without_dearer(document))
     document["errors"] = errors_of(load_expert_tables(document))
     return document
 
@@ -160,8 +168,9 @@ def _left_out(rows: pd.DataFrame, engine: str) -> tuple[dict[str, str], pd.DataF
             f"{grouped.sum():,} rows; its choice among groups of experts gave the source's logits other loads"
         )
     other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
-    if other.any():
-        left["experts int4"] = f"{other.sum():,} rows of a Triton kernel, where vLLM takes Marlin"
+    for kernel, (name, why) in NOT_TAKEN.items():
+        if count := int((rows["kernel_source"] == kernel).sum()):
+            left[name] = f"{count:,} {why}"
     rows = rows[~(two | grouped | other)]
     return left, rows if engine == "vllm" else rows[rows["distribution"].isin((BALANCED, GENTLE))]
 

@@ -180,7 +180,7 @@ def chooses_experts(kernel: str) -> bool:
 
     SGLang hands them over for FlashInfer's (`TopKOutputFormat.BYPASSED`, sglang/srt/layers/moe/topk.py).
     """
-    return "monolithic" in kernel or kernel.endswith("flashinfer_trtllm_moe") or kernel == "vllm_mxfp4_moe"
+    return "monolithic" in kernel or kernel.endswith("flashinfer_trtllm_moe")
 
 
 def even_curve(balanced: Curve, experts: int, top_k: int) -> Curve:
