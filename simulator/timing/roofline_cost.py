@@ -8,7 +8,8 @@
 - lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its logits;
   where drafts are verified, a row for each of them too.
 - elementwise: norms, rope, activation functions; bytes / bandwidth.
-- all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
+- all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency;
+  beyond the GPUs that its links connect, what is left over a network.
 - attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel. A
   request that verifies drafts has several queries, which read its keys once.
 
@@ -39,6 +40,8 @@ GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
 """Shares of a datasheet's peaks that matrix products reach: see `Roofline`."""
 LINK_EFFICIENCY = 0.6
 """The share of a link's bandwidth that transfers between GPUs reach: see `Roofline`."""
+NETWORK_GB_S, NETWORK_LATENCY_US = 50.0, 20.0
+"""Between servers: a port of 400 Gbit/s for each GPU, and the least time of a collective (assumed)."""
 NVLINK_GB_S = 100.0
 """Links at least this fast are NVLink or Infinity Fabric, where a one-shot all-reduce kernel takes over from NCCL."""
 
@@ -263,9 +266,13 @@ class Roofline:
         latency = self.allreduce_latency_s
         if latency is None:
             latency = 5e-6 if self.gpu.link_gb_s >= NVLINK_GB_S else 20e-6
-        count = model.sublayers
-        moved = model.hidden * ACTIVATION_BYTES * 2 * (ranks - 1) / ranks
-        return count * latency, count * moved / (self.gpu.link_gb_s * 1e9 * self.link_efficiency)
+        count, inside = model.sublayers, min(ranks, self.gpu.link_gpus)
+        row = 2 * model.hidden * ACTIVATION_BYTES
+        token_s = row * (1 - 1 / inside) / (self.gpu.link_gb_s * 1e9 * self.link_efficiency)
+        if ranks > inside:
+            latency += 2e-6 * NETWORK_LATENCY_US
+            token_s += row * (1 - inside / ranks) / inside / (NETWORK_GB_S * 1e9)
+        return count * latency, count * token_s
 
     def _check(self) -> None:
         for name in ("gemm_efficiency", "attention_efficiency", "bandwidth_efficiency", "link_efficiency"):

@@ -21,7 +21,7 @@ from simulator.timing.profile.profile_scope import expert_precision, kv_precisio
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Array, Curve, Surface, flat, make_curve, mesh, scaled
-from simulator.timing.roofline_cost import ACTIVATION_BYTES
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     Found,
@@ -74,8 +74,9 @@ ASSUMED_HOST_S = 300e-6
 DATA_CENTRE = ("h100", "h200", "b200", "b300", "gb200", "gb300")
 LEAST_MEASURED = 4
 """Fewer GPUs say too little of all-reduces among many."""
-NETWORK_GB_S, NETWORK_LATENCY_US = 50.0, 20.0
-"""Between servers: a port of 400 Gbit/s for each GPU, and the least time of a collective (assumed)."""
+LONGER_AMONG_FEWER = 1.5
+"""All-reduces among fewer GPUs that take so many times as long as among more were not those of a server: vLLM's among
+two GPUs of GB200 take 1.9 times as long as among four from 16 MB on, where among two of B200 they take 0.8 times."""
 SQUARES_BYTES = 8
 """A token's sums of squares of queries and keys, which are reduced together (vLLM, `MiniMaxText01RMSNormTP`)."""
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
@@ -383,7 +384,13 @@ def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[P
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
-    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", MEASURED)]
+    known = us
+    for more, (others, theirs) in tables.all_reduce.items():
+        if more > ranks:
+            among_more = np.exp(np.interp(np.log(sizes), np.log(others), np.log(theirs)))
+            us = np.where(us > LONGER_AMONG_FEWER * among_more, among_more, us)
+    words = "" if us is known or np.array_equal(us, known) else "as among more where the source has them shorter"
+    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", MEASURED, words)]
 
 
 def wider_all_reduce(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> tuple[Curve, list[PartSource]]:
