@@ -206,7 +206,7 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
         raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
     copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
     if not isinstance(cost, ProfileCost):
-        return RooflineRanks.of(cost, copies)
+        return RooflineRanks.of(cost, scenario.replicas, copies)
     try:
         return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas, copies)
     except InputError as error:

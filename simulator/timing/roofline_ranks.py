@@ -21,10 +21,10 @@ class RooflineRanks:
     exchange: Exchange
 
     @classmethod
-    def of(cls, cost: Roofline | WindowedRoofline, copies: int | None = None) -> "RooflineRanks":
-        """Common steps of a rank's roofline; with `copies` tokens go to the ranks of their experts alone."""
+    def of(cls, cost: Roofline | WindowedRoofline, ranks: int, copies: int | None = None) -> "RooflineRanks":
+        """Common steps of `ranks`, by the roofline of one; with `copies` tokens go to those of their experts alone."""
         roofline = cost if isinstance(cost, Roofline) else cost.cost
-        model, link = roofline.model, link_of(roofline.gpu)
+        model, link = roofline.model, link_of(roofline.gpu, ranks * roofline.tensor_parallel)
         return cls(cost, Exchange(ACTIVATION_BYTES * model.hidden, link, copies))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:

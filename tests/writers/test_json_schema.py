@@ -102,7 +102,7 @@ BROKEN: list[tuple[str, object]] = [
     ("engine.max_num_seqs", True),
     ("engine.order", "lifo"),
     ("engine.stream", True),  # a key of static
-    ("engine.version", "0.1"),
+    ("engine.version", "20.1"),
     ("router", "nearest"),
     ("router", {"kind": "power_of_two", "choices": 0}),
     ("router", {"kind": "random", "choices": 2}),

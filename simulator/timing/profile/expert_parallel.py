@@ -20,7 +20,7 @@ from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.profile_cost import ProfileCost
 from simulator.timing.profile.verify import rows_of_group, verify_us
-from simulator.timing.roofline_cost import ACTIVATION_BYTES
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
 
 LINK_EFFICIENCY = 0.6
 LINK_LATENCY_US = 20.0
@@ -47,10 +47,19 @@ LINKS = {
 """Measured links, by GPU; none of them was fitted to a served run."""
 
 
-def link_of(gpu: Gpu) -> MeasuredLink:
-    """The GPU's measured link, or one derived from its nominal bandwidth."""
+def link_of(gpu: Gpu, gpus: int = 1) -> MeasuredLink:
+    """The GPU's measured link, or one derived from its nominal bandwidth.
+
+    Among more `gpus` than its links connect, what goes to those beyond takes the network between servers.
+    """
     derived = MeasuredLink(gpu.link_gb_s * LINK_EFFICIENCY, LINK_LATENCY_US, "derived from the nominal bandwidth")
-    return LINKS.get(gpu.name, derived)
+    link = LINKS.get(gpu.name, derived)
+    if gpus <= gpu.link_gpus:
+        return link
+    beyond = 1.0 - gpu.link_gpus / gpus
+    gb_s = 1.0 / ((1.0 - beyond) / link.gb_s + beyond / min(NETWORK_GB_S, link.gb_s))
+    words = f"{link.source}; a network of {NETWORK_GB_S:.0f} GB/s a GPU beyond {gpu.link_gpus}"
+    return MeasuredLink(gb_s, link.latency_us + NETWORK_LATENCY_US, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,8 @@ class ExpertParallelCost:
         refused = experts.refusal(ranks) if isinstance(experts, RoutedExperts) else None
         if refused is not None:
             raise InputError(f"{cost.profile.name} has {refused}")
-        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu), copies))
+        link = link_of(gpu, ranks * (cost.profile.tensor_parallel or 1))
+        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link, copies))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
         profile = self.cost.profile

@@ -245,6 +245,10 @@ def test_a_link_that_nobody_measured_is_derived() -> None:
     from simulator.hardware.gpus import GPUS
 
     assert link_of(GPUS["h200"]).gb_s == pytest.approx(0.6 * GPUS["h200"].link_gb_s)
+    eight, sixteen = (link_of(GPUS["h200"], gpus) for gpus in (8, 16))
+    assert eight == link_of(GPUS["h200"])
+    assert 1 / sixteen.gb_s == pytest.approx(0.5 / eight.gb_s + 0.5 / 50)  # half of it over the network
+    assert link_of(GPUS["gb200"], 72) == link_of(GPUS["gb200"])
 
 
 def test_a_scenario_runs_in_waves_and_has_more_room_for_kv() -> None:
