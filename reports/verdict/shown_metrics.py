@@ -109,6 +109,11 @@ BLOCKS: tuple[Block, ...] = (
         for tier, nth in ((1, "first"), (2, "second"))
     ),
     _block(
+        "At the gateway",
+        *("mean_gateway_wait_ms", "p99_gateway_wait_ms", "gateway_held_rate", "gateway_shed", "gateway_expired"),
+        where="gateway_held_rate",
+    ),
+    _block(
         "Regret of the router",
         *("overlap_lost_rate", "overlap_missed", "mean_queue_excess", "p99_queue_excess"),
         *("belady_hit_rate", "belady_pooled_hit_rate", "unlimited_hit_rate"),

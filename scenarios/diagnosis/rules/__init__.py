@@ -9,6 +9,7 @@ from scenarios.diagnosis.finding import Rule
 from scenarios.diagnosis.rules import (
     admission_bound,
     chunk_size,
+    gateway,
     kv_link,
     load_bound,
     long_prompts,
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     padding.RULE,
     kv_link.RULE,
     prefix_cache.RULE,
+    gateway.RULE,
     router.RULE,
     starvation.RULE,
     preemption.RULE,

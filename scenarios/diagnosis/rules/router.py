@@ -16,7 +16,7 @@ SLOWER = 1.25
 """Times the mean step of all replicas from which on a replica is slow for what it is given: equal ones differ less."""
 
 
-def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
+def rooms(evidence: Evidence) -> tuple[Floats, Floats]:
     """Return starts and ends of the times at which a replica had no queue, a free slot and blocks for a request."""
     rows, slots = evidence.records.rows, evidence.prices.slots
     free = (rows.waiting == 0) & (rows.running < slots[rows.replica]) & ~evidence.no_memory
@@ -53,7 +53,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     records = evidence.records
     if records.replicas == 1 or records.transfers is not None or not len(records.rows.start_s):
         return None
-    starts, ends = _rooms(evidence)
+    starts, ends = rooms(evidence)
     late = evidence.late
     spared = covered(starts, ends, late.from_s, late.begun_s)
     slowed = _slowed_s(evidence)

@@ -39,12 +39,12 @@ class Fleet:
     def request(self, live: Any, replica: int, status: Status, released_s: float) -> None:
         self.ended.append((live.row, status.name))
 
-    def gateway(self, **control: Any) -> Gateway:
+    def gateway(self, live: Any = None, **control: Any) -> Gateway:
         recorder = SimpleNamespace(
             passages=SimpleNamespace(add=self.passages.append), reject_reasons=self.reject_reasons, request=self.request
         )
-        me, live = cast("Any", self), cast("Any", self.replicas)
-        return Gateway(self.clock, me, FlowControl(**control), cast("Any", recorder), None, live)
+        me, now = cast("Any", self), cast("Any", self.replicas) if live is None else live
+        return Gateway(self.clock, me, FlowControl(**control), cast("Any", recorder), None, now)
 
     def set(self, at_s: float, waiting: int) -> None:
         self.clock.call(at_s, lambda: setattr(self.replicas[0], "num_waiting", waiting))
@@ -72,6 +72,14 @@ def test_the_other_detector_counts_requests_in_flight() -> None:
     gateway = fleet.gateway(detector="concurrency", max_concurrency=2, min_ceiling=0.5)
     assert [gateway.submit(asks(row, priority=priority)) for row, priority in enumerate((1, 0))] == [0, 0]
     assert gateway.submit(asks(2, priority=1)) == -1
+
+
+def test_the_other_detector_knows_at_once_what_has_ended() -> None:
+    """The router still sees the three of the last look."""
+    fleet = Fleet(3)
+    live = [SimpleNamespace(num_unfinished=1)]
+    assert fleet.gateway(live, detector="concurrency", max_concurrency=2).submit(asks(0)) == 0
+    assert fleet.gateway(detector="concurrency", max_concurrency=2).submit(asks(1)) == -1
 
 
 def test_what_waited_arrives_as_it_is_sent_on() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from simulator.client import Client
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
+from simulator.traffic.script import Following
+from simulator.traffic.source import Call
 from simulator.workload import ClosedLoop, Workload
 from tests.simulator.traffic.test_clients import STEP_S, run, workload
 
@@ -29,6 +31,17 @@ def test_a_join_comes_after_the_last_answer(fast_forward: bool) -> None:
     assert [found[f"{name}task_s"] for name in ("mean_", "p50_", "p99_")] == [3.0] * 3
     assert (found["tasks"], found["tasks_done"], found["mean_task_requests"]) == (1, 1, 4.0)
     assert (found["mean_task_input_tokens"], found["mean_task_output_tokens"]) == (4.0, 13.0)
+
+
+def test_a_join_comes_after_the_latest_answer_whichever_is_told_of_last() -> None:
+    """A front end may bring the client an answer later than one that the engine gave after it."""
+    work = workload(
+        [0.0] * 3, [1] * 3, after_row=np.array([-1, -1, 0]), delay_s=np.array([0.0, 0.0, 0.25]),
+        also_after=[(), (), (1,)],
+    )  # fmt: skip
+    following = Following(work)
+    assert following.calls(0, 5.0) == []
+    assert following.calls(1, 3.0) == [Call(5.25, 2)]
 
 
 def test_without_tasks_there_are_no_metrics_of_tasks() -> None:

@@ -1,0 +1,56 @@
+"""Requests are held at the gateway while a replica has room."""
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.router import rooms
+from scenarios.diagnosis.say import seconds
+from scenarios.diagnosis.timeline import covered
+from simulator.percent import percent
+from simulator.results.records import Floats
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    records, late = evidence.records, evidence.late
+    passages = records.passages
+    if passages is None or not len(late.row) or not len(records.rows.start_s):
+        return None
+    gone_s = records.requests.arrival_s.copy()
+    gone_s[passages.row] += passages.wait_s
+    spared = covered(*rooms(evidence), late.from_s, gone_s[late.row])
+    if not spared.any():
+        return None
+    held = float((gone_s[late.row] - late.from_s).sum())
+    share = float(spared.sum()) / max(held, 1e-12)
+    words = (
+        f"late requests were held at the gateway for {seconds(held / len(late.row))} on average, {percent(share)} of "
+        "it while a replica had no queue, a free slot and free memory"
+    )
+    numbers = {"held_s": held / len(late.row), "held_beside_room": share}
+    return Claim(words, numbers, _remedies(evidence), waited_s=spared)
+
+
+def _remedies(evidence: Evidence) -> list[Remedy]:
+    given = evidence.scenario.flow_control
+    if given is None:
+        return []
+    what = "hold requests back later"
+    if given.detector == "concurrency":
+        later = Remedy({"flow_control.max_concurrency": 4 * given.max_concurrency}, what)
+    else:
+        more = {
+            "flow_control.queue_depth_threshold": 4 * given.queue_depth_threshold,
+            "flow_control.kv_cache_util_threshold": 1.0,
+        }
+        later = Remedy(more, what)
+    return [later, Remedy({"flow_control": None}, "let the replicas' own queues hold the requests")]
+
+
+RULE = Rule(
+    "held-at-gateway",
+    "a gateway that holds back too early",
+    "Flow control holds requests at the gateway while a replica has no queue, a free slot and free memory.",
+    "The seconds that late requests were at the gateway while a replica had room. What is held while all replicas are "
+    "full is load, and no fault of the gateway.",
+    "higher thresholds of `flow_control` (`max_concurrency`; `queue_depth_threshold`, `kv_cache_util_threshold`)",
+    _find,
+)
