@@ -4,6 +4,8 @@ Both read one file in Mooncake's layout: the first requests of Mooncake's conver
 batchlab drew and served once, at the times at which they came. Both schedule vLLM's way, in blocks of 64 tokens with
 prefix caching, and a step takes what DynoSim's own polynomial says (`MockStep`). The router is round robin, or Dynamo's
 KV router with its defaults. That one breaks ties at random: each tool runs `--runs` times, batchlab with other seeds.
+Then ours makes the choices of DynoSim's last run: what is left apart is the engine's and the cache's, and the last
+column says how many of these choices cost the least by our sum.
 
     python -m venv dyn; dyn/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 ai-dynamo==1.6.1 typing_extensions
     BATCHLAB_SHARED=... python -m tests.bench.dynosim --dynamo dyn/bin/python
@@ -13,7 +15,8 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import Annotated, Any
 from annotated_types import Gt, doc
 
 import scenarios
+from simulator.fleet.routers.dynamo_kv import DynamoKv
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.timing.cost import StepShape
 from tests.shared_data import shared
@@ -35,11 +39,6 @@ CHAT = {
     "session": {"turns": {"dist": "uniform", "min": 2, "max": 10},
                 "think_time_s": {"dist": "lognormal", "median_s": 4, "p99_s": 30}},
 }  # fmt: skip
-ROUTERS: Mapping[str, tuple[str, Any]] = {
-    "round_robin": ("round_robin", "round_robin"),
-    "kv_router": ("kv_router", {"kind": "dynamo_kv", "block_size": SIZE}),
-}
-"""By name: the router of DynoSim, and ours."""
 DYNOSIM = f"""
 import json, sys
 from dynamo.replay import run_trace_replay
@@ -47,10 +46,12 @@ path, hashed, blocks, workers, router, runs = sys.argv[1], *map(int, sys.argv[2:
 engine = {{"num_gpu_blocks": blocks, "block_size": {SIZE}, "max_num_seqs": {SEQS}, "max_num_batched_tokens": {BUDGET},
           "enable_prefix_caching": True, "timing_model": {{"type": "polynomial"}}}}
 for _ in range(runs):
-    found = run_trace_replay(path, extra_engine_args={{"engine": engine}}, num_workers=workers, router_mode=router,
-                             trace_block_size=hashed, trace_format="mooncake").summary
+    replay = run_trace_replay(path, extra_engine_args={{"engine": engine}}, num_workers=workers, router_mode=router,
+                              trace_block_size=hashed, trace_format="mooncake", capture_per_request=True)
     names = "completed_requests", "mean_ttft_ms", "mean_tpot_ms", "prefix_cache_reused_ratio"
-    print(json.dumps([found[name] for name in names]))
+    print(json.dumps([replay.summary[name] for name in names]))
+took = [each["decode_worker_idx"] for each in sorted(replay.per_request, key=lambda each: each["arrival_time_ms"])]
+print(json.dumps({{"took": took}}))
 """
 
 
@@ -73,6 +74,23 @@ class MockStep:
             used = shape.decode_context / self.kv_tokens
             step_ms += 5.74 + 54.01 * used - 25.74 * used * used
         return step_ms / 1e3
+
+
+@contextmanager
+def making(choices: Sequence[int]) -> Iterator[list[bool]]:
+    """Let our router make these choices; the list comes to say of each whether it costs the least."""
+    own, least = DynamoKv._draw, list[bool]()
+
+    def draw(router: DynamoKv, costs: list[float]) -> int:
+        place = choices[len(least)]
+        least.append(costs[place] <= min(costs) + 1e-9)
+        return place
+
+    DynamoKv._draw = draw  # type: ignore[method-assign] # for the time of one run
+    try:
+        yield least
+    finally:
+        DynamoKv._draw = own  # type: ignore[method-assign] # as it was
 
 
 def scenario_of(workload: Mapping[str, Any], replicas: int, blocks: int, router: Any, seed: int) -> dict[str, Any]:
@@ -119,6 +137,36 @@ def mooncake(requests: int, faster: float) -> Iterator[dict[str, object]]:
             yield row | {"timestamp": round(row["timestamp"] / faster)}
 
 
+Figures = list[float]
+"""Completed requests, mean TTFT and TPOT in ms, and hits."""
+
+
+def told_by(dynamo: str, path: Path, size: int, blocks: int, replicas: int, router: str, runs: int) -> Any:
+    """The figures of DynoSim's runs, and the workers that the last one took."""
+    command = [dynamo, "-c", DYNOSIM, str(path), str(size), str(blocks), str(replicas), router, str(runs)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [json.loads(line) for line in said if line.startswith("[")], json.loads(said[-1])["took"]
+
+
+def ours(path: Path, replicas: int, blocks: int, router: Any, seed: int) -> Figures:
+    """Our figures."""
+    given = {"trace": {"path": str(path), "format": "mooncake"}}
+    summary = scenarios.run(scenario_of(given, replicas, blocks, router, seed)).summary
+    names = ("completed", "mean_ttft_ms", "mean_tpot_ms", "prefix_cache_hit_rate")
+    return [float(summary[name]) for name in names]
+
+
+def row(what: str, theirs: Sequence[Figures], mine: Sequence[Figures], least: str = "") -> str:
+    """A row of the table: means, with the standard error of the TTFT."""
+    assert {each[0] for each in theirs} == {each[0] for each in mine}
+    means = [[fmean(each[place] for each in runs) for runs in (theirs, mine)] for place in (1, 2, 3)]
+    errors = [stdev(each[1] for each in runs) / len(runs) ** 0.5 if runs[1:] else 0.0 for runs in (theirs, mine)]
+    ttft = " | ".join(f"{mean:.2f} ± {error:.2f}" for mean, error in zip(means[0], errors, strict=True))
+    apart = 100 * (means[0][1] / means[0][0] - 1)
+    hits = " | ".join(f"{100 * mean:.2f}" for mean in means[2])
+    return f"| {what} | {ttft} | {apart:.2f} | {means[1][0]:.2f} | {means[1][1]:.2f} | {hits} | {least} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dynamo", required=True, help="a Python that has ai-dynamo")
@@ -128,43 +176,27 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--blocks", type=int, default=16_384, help="KV blocks of a replica")
     chosen = parser.parse_args()
-    print("| trace | replicas | router | TTFT, ms: DynoSim | ours | apart, % | TPOT, ms | ours | hits, % | ours |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    print("| trace | replicas | router | TTFT, ms: DynoSim | ours | apart, % | TPOT | ours | hits, % | ours | least |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for trace, replicas in product(chosen.traces, chosen.replicas):
+        blocks, size = chosen.blocks, 512 if trace == "mooncake" else SIZE
+        made = mooncake(chosen.requests, replicas / 8) if trace == "mooncake" else chats(
+            chosen.requests, replicas, replicas / 4, blocks
+        )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "requests.jsonl"
-            rows = (
-                mooncake(chosen.requests, replicas / 8)
-                if trace == "mooncake"
-                else chats(chosen.requests, replicas, replicas / 4, chosen.blocks)
-            )
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            for name, (theirs, ours) in ROUTERS.items():
-                size = 512 if trace == "mooncake" else SIZE
-                command = [str(path), str(size), str(chosen.blocks), str(replicas), theirs, str(chosen.runs)]
-                said = subprocess.run(
-                    [chosen.dynamo, "-c", DYNOSIM, *command], check=True, capture_output=True, text=True
-                )
-                told = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("[")]
-                found = []
-                for seed in range(chosen.runs if name == "kv_router" else 1):
-                    given = {"trace": {"path": str(path), "format": "mooncake"}}
-                    summary = scenarios.run(scenario_of(given, replicas, chosen.blocks, ours, seed)).summary
-                    names = ("completed", "mean_ttft_ms", "mean_tpot_ms", "prefix_cache_hit_rate")
-                    found.append([summary[name] for name in names])
-                assert {each[0] for each in told} == {each[0] for each in found} == {chosen.requests}
-                (their_ttft, their_tpot, their_hits), (ttft, tpot, hits) = (
-                    [fmean(each[place] for each in runs) for place in (1, 2, 3)] for runs in (told, found)
-                )
-                errors = [
-                    stdev(each[1] for each in runs) / len(runs) ** 0.5 if found[1:] else 0.0 for runs in (told, found)
-                ]
-                print(
-                    f"| {trace} | {replicas} | {name} | {their_ttft:.1f} ± {errors[0]:.1f}"
-                    f" | {ttft:.1f} ± {errors[1]:.1f} | {100 * (ttft / their_ttft - 1):.2f}"
-                    f" | {their_tpot:.2f} | {tpot:.2f} | {100 * their_hits:.2f} | {100 * hits:.2f} |",
-                    flush=True,
-                )
+            path.write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
+            what = f"{trace} | {replicas}"
+            theirs, _ = told_by(chosen.dynamo, path, size, blocks, replicas, "round_robin", 1)
+            print(row(f"{what} | round_robin", theirs, [ours(path, replicas, blocks, "round_robin", 0)]), flush=True)
+            theirs, took = told_by(chosen.dynamo, path, size, blocks, replicas, "kv_router", chosen.runs)
+            router = {"kind": "dynamo_kv", "block_size": SIZE}
+            mine = [ours(path, replicas, blocks, router, seed) for seed in range(chosen.runs)]
+            print(row(f"{what} | kv_router", theirs, mine), flush=True)
+            with making(took) as least:
+                mine = [ours(path, replicas, blocks, router, 0)]
+            said = f"{sum(least)} of {len(least)}"
+            print(row(f"{what} | kv_router, its choices", theirs[-1:], mine, said), flush=True)
 
 
 if __name__ == "__main__":

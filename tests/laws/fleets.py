@@ -31,6 +31,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"block_size": 4, "kv_event_lag_s": 0.02},
         {"block_size": 2, "knowledge": "approximate", "ttl_s": 0.5},
         {"block_size": 4, "temperature": 0.5, "overlap_score_credit": 2.0, "decode_active_request_weight": 1.0},
+        {"block_size": 2, "overlap_score_credit_decay": 3.0},
     ],
     "llm_d": [{"block_size": 2, "max_blocks": 9}, {"block_size": 4, "queue": 0.0, "kv": 0.0, "lora": 1.0}],
     "prefix_hash": [{"prefix_tokens": 2, "virtual_nodes": 3}, {"prefix_tokens": 4, "overflow": "ring"}],

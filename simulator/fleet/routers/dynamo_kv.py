@@ -1,19 +1,18 @@
 """NVIDIA Dynamo's KV router: the blocks to prefill plus the blocks in use, at the least.
 
-The rule is that of ai-dynamo 1.6.1 (`KvRouterConfig` in dynamo/_core.pyi names the parameters). Recorded decisions of
-its `SelectionService` are the test: the prompt tokens and blocks that it counts for each worker, and the worker that it
-takes. Of the workers it knows what it has sent there itself: a request's prompt tokens that were not cached, from the
-choice to its first token; its full blocks, to its end, where blocks of equal content count once. What a worker has
-cached it learns from events (`knowledge: exact`, its default), at once or `kv_event_lag_s` late, as with its replay's
-kv_event_lag_ms; or it takes what it sent in the last `ttl_s` seconds to be there (`approximate`, its
---no-router-kv-events).
+The rule is that of ai-dynamo 1.6.1 (`KvRouterConfig` in dynamo/_core.pyi names the parameters; `worker_logit` in
+lib/kv-router/src/scheduling/selector/default.rs, 07a6c9ce, has the sum). Recorded decisions of its `SelectionService`
+are the test: the prompt tokens and blocks that it counts for each worker, and the worker that it takes. Of the workers
+it knows what it has sent there itself: a request's prompt tokens that were not cached, from the choice to its first
+token; its full blocks, to its end, where blocks of equal content count once. What a worker has cached it learns from
+events (`knowledge: exact`, its default), at once or `kv_event_lag_s` late, as with its replay's kv_event_lag_ms; or it
+takes what it sent in the last `ttl_s` seconds to be there (`approximate`, its --no-router-kv-events).
 
-Beside its own replay (`dynamo.replay` with router_mode kv_router, blocks of 64, 2,000 requests of Mooncake on 8
-workers, steps of 1 ms and 22 us a token) mean TTFT is 235.8 ms over three seeds, its own 235.9 over four runs: some
-1,600 of the choices are ties of idle workers, which both break at random. With its choices taken over, the cached
-blocks of the worker that it took, and the most of any worker, are equal at all 2,000 (at 0.5 ms a step; its decode
-steps take 1 ms at least). Where all prompts begin alike, an idle replica without that beginning costs its blocks more
-than an idle one that has it: it may get its first request only when the others are busy, and at a low load none.
+Beside its own replay (`python -m tests.bench.dynosim`; docs/benchmarks.md) ours, made to take its choices, has the same
+costs at each of them, the same blocks cached and the same times to within a step; with an overlap_score_credit_decay of
+2 too. Left alone, both break the ties of idle workers at random. Where all prompts begin alike, an idle replica without
+that beginning costs its blocks more than an idle one that has it: it may get its first request only when the others are
+busy, and at a low load none.
 """
 
 from __future__ import annotations
@@ -64,10 +63,11 @@ class Booked:
 class DynamoKv:
     """Give a request to the replica of least cost; of equals to one at random.
 
-    cost = prefill_load_scale x max(0, prompt tokens to compute there, with this request's - overlap_score_credit x its
-    tokens cached there) / block_size + the different blocks of unfinished requests there, with this one's +
-    decode_active_request_weight x unfinished requests. With a `temperature` above 0 a replica is drawn, with the weight
-    exp(-cost / (largest - smallest cost) / temperature).
+    cost = prefill_load_scale x max(0, prompt tokens to compute there, with this request's - credit x its tokens cached
+    there) / block_size + the different blocks of unfinished requests there, with this one's +
+    decode_active_request_weight x unfinished requests. The credit is overlap_score_credit / (1 +
+    overlap_score_credit_decay x prompt tokens to compute there beyond the replica with the fewest / prompt). With a
+    `temperature` above 0 a replica is drawn, with the weight exp(-cost / (largest - smallest cost) / temperature).
     """
 
     hears_ends: ClassVar = True
@@ -75,6 +75,9 @@ class DynamoKv:
 
     knowledge: Knowledge = "exact"
     overlap_score_credit: Annotated[Factor, doc("weight of what is cached against what is to be computed")] = 1.0
+    overlap_score_credit_decay: Annotated[
+        Factor, doc("how fast that weight falls where more prompt tokens are to be computed than on other replicas")
+    ] = 0.0
     prefill_load_scale: Annotated[Factor, doc("weight of blocks to prefill against blocks in use")] = 1.0
     decode_active_request_weight: Annotated[Factor, Unit("blocks"), doc("added for each unfinished request")] = 0.0
     temperature: Annotated[float, Ge(0), Le(1e6), doc("how far the choice is left to chance; 0: not at all")] = 0.0
@@ -105,7 +108,8 @@ class DynamoKv:
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         keys = self._table.keys(request)
         cached = self._cached(request, replicas)
-        costs = [self.cost(request, keys, load.index, cached[load.index]) for load in replicas]
+        least = min([self._of(load.index).prefill_tokens for load in replicas])
+        costs = [self.cost(request, keys, load.index, cached[load.index], least) for load in replicas]
         chosen = replicas[self._draw(costs)]
         self.book(request, keys, chosen.index, cached[chosen.index])
         return chosen
@@ -118,11 +122,18 @@ class DynamoKv:
         known = self._table.shares(self._table.stretches(request))
         return {load.index: known.get(load.index, 0) for load in replicas}
 
-    def cost(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> float:
-        """What it costs to send a request with these blocks to a replica."""
+    def cost(
+        self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int, least_tokens: int = 0
+    ) -> float:
+        """What it costs to send a request with these blocks to a replica; `least_tokens` any has left to compute."""
         booked = self._of(number)
+        credit = self.overlap_score_credit
+        if self.overlap_score_credit_decay:
+            blocks = max(1, -(-request.input_tokens // self.block_size))
+            more = (booked.prefill_tokens - least_tokens) / self.block_size / blocks
+            credit *= 1.0 / (1.0 + self.overlap_score_credit_decay * more)
         tokens = booked.prefill_tokens + request.input_tokens
-        tokens_left = max(0.0, tokens - self.overlap_score_credit * cached_blocks * self.block_size)
+        tokens_left = max(0.0, tokens - credit * cached_blocks * self.block_size)
         cost = self.prefill_load_scale * tokens_left / self.block_size + booked.with_blocks(keys)
         return cost + self.decode_active_request_weight * booked.requests
 

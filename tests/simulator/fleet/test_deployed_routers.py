@@ -98,6 +98,17 @@ def test_dynamo_draws_by_temperature_as_often_as_recorded(temperature: float, dr
     assert [times[place] for place in range(3)] == pytest.approx(drawn, abs=130)  # three standard deviations of each
 
 
+def test_dynamo_credits_less_where_more_is_to_be_computed() -> None:
+    """As its replay logs it: 64 of 96 tokens cached, 192 tokens more to compute than elsewhere are two prompts."""
+    router = load_router("dynamo_kv", {"overlap_score_credit_decay": 2.0})
+    assert isinstance(router, DynamoKv)
+    request = asking(0, text(1, 64, 0, 32))
+    keys = router._table.keys(request)
+    router._of(0).prefill_tokens = 200
+    assert router.cost(request, keys, 0, 4, least_tokens=8) == (200 + 96) / 16 - 4 / (1 + 2 * 2) + 6
+    assert router.cost(request, keys, 0, 4, least_tokens=200) == (200 + 96) / 16 - 4 + 6
+
+
 def test_dynamo_draws_among_equals() -> None:
     router = load_router("dynamo_kv")
     assert isinstance(router, DynamoKv)
