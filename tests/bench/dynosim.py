@@ -1,7 +1,8 @@
 """`python -m tests.bench.dynosim`: mean TTFT and prefix hits of batchlab and of NVIDIA's DynoSim on equal requests.
 
 Both read one file in Mooncake's layout: the first requests of Mooncake's conversation trace, or conversations that
-batchlab drew and served once, at the times at which they came. Both schedule vLLM's way, in blocks of 64 tokens with
+batchlab drew and served once, at the times at which they came; where several came in one millisecond, they come in
+several. Both schedule vLLM's way, in blocks of 64 tokens with
 prefix caching, and a step takes what DynoSim's own polynomial says (`MockStep`). The router is round robin, or Dynamo's
 KV router with its defaults. That one breaks ties at random: each tool runs `--runs` times, batchlab with other seeds.
 Then ours makes the choices of DynoSim's last run: what is left apart is the engine's and the cache's, and the last
@@ -131,10 +132,12 @@ def mooncake(requests: int, faster: float) -> Iterator[dict[str, object]]:
     """The first requests of Mooncake's conversation trace, so much faster; hashes are of 512 tokens."""
     import gzip
 
+    now_ms = -1
     with gzip.open(shared("traces/mooncake_conversation_trace.jsonl.gz"), "rt", encoding="utf-8") as lines:
         for line, _ in zip(lines, range(requests), strict=False):
             row = json.loads(line)
-            yield row | {"timestamp": round(row["timestamp"] / faster)}
+            now_ms = max(now_ms + 1, round(row["timestamp"] / faster))
+            yield row | {"timestamp": now_ms}
 
 
 Figures = list[float]

@@ -17,6 +17,7 @@ from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
 from simulator.fleet.routers.least_loaded import LeastLoaded
 from simulator.fleet.routers.round_robin import RoundRobin
+from simulator.fleet.windows import serve_by_looks
 from tests.scenarios.runs.test_runner import small
 
 STICKY = """
@@ -173,6 +174,21 @@ def test_an_unknown_router_has_the_nearest_name_and_all_names() -> None:
         load_router("round_robbin")
     known = ", ".join(built_in_routers())
     assert f"did you mean round_robin? known: {known}, or path/to/file.py" in str(caught.value)
+
+
+def test_a_look_comes_before_the_arrivals_of_its_time() -> None:
+    """Looks every second, of which those that no arrival follows are left out."""
+    told: list[str] = []
+    host: Any = SimpleNamespace(
+        give=lambda request, number: told.append(f"give {request.arrival_s:g}"),
+        advance=lambda until_s: told.append(f"advance {until_s:g}"),
+        look=lambda: told.append("look"),
+        finish=lambda: told.append("finish"),
+    )
+    requests: Any = [SimpleNamespace(arrival_s=at_s) for at_s in (0.0, 1.0, 1.5, 4.0)]
+    serve_by_looks(requests, lambda request: 0, host, lambda signals: told.append("show"), 1.0)
+    look = ["look", "show"]
+    assert told == ["give 0", "advance 1", *look, "give 1", "give 1.5", "advance 4", *look, "give 4", "finish"]
 
 
 @pytest.mark.parametrize(("wanted", "count"), [(2, 2), (5, 3), (2, 9), (3, 4)])
