@@ -82,7 +82,7 @@ def making(choices: Sequence[int]) -> Iterator[list[bool]]:
     """Let our router make these choices; the list comes to say of each whether it costs the least."""
     own, least = DynamoKv._draw, list[bool]()
 
-    def draw(router: DynamoKv, costs: list[float]) -> int:
+    def draw(self: DynamoKv, costs: list[float]) -> int:
         place = choices[len(least)]
         least.append(costs[place] <= min(costs) + 1e-9)
         return place
