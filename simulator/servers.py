@@ -12,6 +12,7 @@ from simulator.front_end import TOKENISED_S, FrontEnd
 from simulator.timing.host import Host
 
 if TYPE_CHECKING:
+    from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model
 
 Since = tuple[int, ...]  # a version, as (0, 19); () is before all
@@ -135,6 +136,17 @@ class Older:
 
 
 @dataclass(frozen=True, slots=True)
+class Untabled:
+    """Kernels of a server that no tables hold: how many times as long prompts take as by those that stand in for them.
+
+    A layer takes `layer_launch_s` to launch where no graph holds a prompt.
+    """
+
+    prompt_times: float
+    layer_launch_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """A server: what it adds to a step (`host`) and between clients and a step (`front_end`), and how it is started.
 
@@ -142,7 +154,8 @@ class Server:
     an engine schedules asynchronously by default, None for none. `filters` are the seconds that top-k and top-p take
     for each row of logits and each token of the vocabulary, of versions before one, the oldest first; nothing after
     the last. They come on top of an asynchronous host; figures of a synchronous one hold what its runs did.
-    `older` are its versions that took longer, the oldest first.
+    `older` are its versions that took longer, the oldest first. `asynchronous_of` is the host by the kind of the model,
+    None for one that is the same for all. `untabled` says which models it computes with kernels without tables.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
     captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
@@ -155,18 +168,27 @@ class Server:
     filters: Sequence[tuple[Since, float, str]] = ()
     overlaps_since: Since | None = ()
     older: Sequence[Older] = ()
+    asynchronous_of: Callable[["Model"], Host | None] | None = None
+    untabled: Callable[["Model", "Gpu"], Untabled | None] | None = None
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
     launch: Launch | None = None
     kernels: str = "vllm"
     prompt_graphs: bool = True
     all_to_all: bool = False
 
-    def host(self, version: str | None = None, async_scheduling: bool | None = None, filtered_vocab: int = 0) -> Host:
+    def host(
+        self,
+        version: str | None = None,
+        async_scheduling: bool | None = None,
+        filtered_vocab: int = 0,
+        model: "Model | None" = None,
+    ) -> Host:
         """Return what the host adds to a step, with its source.
 
         `version` None is the newest. `async_scheduling` None is what that version does by default. A newer version
         told to be synchronous is as slow as the last that was so by default, an older one told to be asynchronous as
-        quick as the first that is. `filtered_vocab` is the vocabulary, where top-k or top-p take tokens out of it.
+        quick as the first that is. `filtered_vocab` is the vocabulary, where top-k or top-p take tokens out of it. An
+        asynchronous host is that of the `model`'s kind, if the engine's differs by that.
         """
         numbers = _NEWEST if version is None else numbers_of(version)
         overlaps = async_scheduling
@@ -174,8 +196,11 @@ class Server:
             overlaps = self.overlaps_since is not None and numbers >= self.overlaps_since
         if not overlaps or self.asynchronous is None:
             return self.synchronous or self.asynchronous or Host()
-        older = self._older(version)
-        found = self.asynchronous if older is None else older.asynchronous
+        found = self.asynchronous
+        if self.asynchronous_of is not None and model is not None:
+            found = self.asynchronous_of(model) or found
+        if (older := self._older(version)) is not None:
+            found = older.asynchronous
         each_s, source = next(((s, source) for before, s, source in self.filters if numbers < before), (0.0, ""))
         if not filtered_vocab or not each_s:
             return found

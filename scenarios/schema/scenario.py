@@ -348,7 +348,8 @@ class Scenario(Strict):
         if self.cost.takes_host(self):
             asked = self.engine.settled().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
-            usual = server_of(self.engine.policy).host(version, asked, filtered(self.sampling, self.resolve_model()))
+            model = self.resolve_model()
+            usual = server_of(self.engine.policy).host(version, asked, filtered(self.sampling, model), model)
         return usual if self.host is None else self.host.over(usual)
 
     def resolve_front_end(self) -> "FrontEnd":

@@ -23,8 +23,8 @@ WAVES = 2
 """So many times the concurrency are the requests of a run."""
 PORT_GB_S = 50.0
 DECODES_ONLY = {"step_s": 0.31e-3}
-"""The host of an SGLang worker that only decodes: one request before a mocked device (`SERVER` of the policy). The
-2.9 ms that are its default were fitted to servers that prefill and decode."""
+"""The host of an SGLang worker that only decodes, of any model: one request before a mocked device (`SERVER` of the
+policy). What states and indexers add by default was fitted to servers that prefill and decode."""
 PREFILLS, DECODES = "prefill", "decode"
 SIZES = ("num_workers", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 SETTING = (

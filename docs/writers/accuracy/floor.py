@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from docs.writers.accuracy.recipes import recipe_of
-from docs.writers.accuracy.served import BLOCKS, ENGINES, RECIPE, Row
+from docs.writers.accuracy.served import ENGINES, RECIPE, Row
 from docs.writers.accuracy.served_score import Scored, figures
 from docs.writers.tables import table
 
@@ -16,24 +15,16 @@ SAME = 1e-3
 """Two rows that differ by less than this share, in TTFT and in TPOT, are one run, listed twice."""
 LENGTHS = (RECIPE, (2000, 500))  # of Dynamo's recipes
 
-COLD = "no warm-up requests: kernels compiled on the way (SGLang, DeepSeek in fp4, November 2025)"
-LAUNCHES = "block-scaled fp8 without graphs of prompts: what its kernels take to launch was not published"
-FLASHINFER = "SGLang's DeepSeek in fp8 on Blackwell: FlashInfer's products, of which there is no table"
+COLD = "kernels compiled on the way: SGLang's DeepSeek in fp4 of November 2025 and in fp8 on B300"
 NO_GRAPHS = "Dynamo's recipes of TensorRT-LLM, which look as if decodes ran without graphs"
 
 
 def cause_of(row: Row) -> str:
-    """Why the TTFT of a row hangs on what no public figure gives; '' where nothing is known against it."""
-    deepseek = "DeepSeek" in row.model
-    if row.engine == "sglang" and deepseek and row.precision == "fp4" and not row.version:
+    """Why the TTFT of a row hangs on what no figure gives; '' where nothing is known against it."""
+    cold = (row.precision == "fp4" and not row.version) or (row.precision == "fp8" and row.system == "b300_sxm")
+    if row.engine == "sglang" and "DeepSeek" in row.model and cold:
         return COLD
-    if row.engine == "trtllm" and (row.isl, row.osl) in LENGTHS:
-        return NO_GRAPHS
-    if row.is_nvidias or row.precision != "fp8" or row.model not in BLOCKS or row.engine == "vllm":
-        return ""
-    if row.engine == "sglang" and deepseek and row.system.startswith("b"):
-        return FLASHINFER
-    return LAUNCHES if recipe_of(row).captured is None else ""
+    return NO_GRAPHS if row.engine == "trtllm" and (row.isl, row.osl) in LENGTHS else ""
 
 
 def repeats(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
@@ -88,7 +79,7 @@ def floor_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (
         "## How near TTFT can come",
         "",
-        "Some rows hang on what no public figure gives. The causes were found by cell, after the errors were seen; all",
+        "Some rows hang on what no figure gives. The causes were found by cell, after the errors were seen; all",
         "rows of a cause count as such, good ones too. TTFT with and without them (median, %):",
         "",
     )

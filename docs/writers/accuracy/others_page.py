@@ -67,7 +67,7 @@ _CAUSES = """
   the wait for room on a decoder, the transfer over a port of 50 GB/s for each prefilling GPU, and the first token where
   each engine sends it. What else is in a measured TTFT is not known: routers of Dynamo, and hops between workers.
 - **SGLang, decoders in tensor parallel:** the host of a worker that only decodes is 0.31 ms a step here, what a mocked
-  device showed. The 2.9 ms that were fitted to servers that do both would be 40 % of the shortest steps.
+  device showed. The 5.0 ms that servers of GLM-5 which do both take would be most of the shortest steps.
 - **SGLang, 32 to 64 users, decoders with attention data parallel 4** ({ranks}): a rank has two to eight requests,
   reads all weights of the attention by itself, and the exchange takes 20 us at least, which is assumed.
 - **TensorRT-LLM on H200, decoders in tensor parallel** ({h200}): the fewer users a decoder has, the shorter. These

@@ -16,6 +16,8 @@ WIDE_CAPTURE = 2048
 --max-num-seqs for MiniMax (0.19) and Kimi in fp4 (from pull request 1047 on)."""
 PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
+PROMPT_GRAPHS_NIGHTLY = "2026-04"
+"""Nightly builds from then on are of that version."""
 NODE = 8  # GPUs
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}
 QWEN = "Qwen/Qwen3-32B"
@@ -23,6 +25,10 @@ QWEN = "Qwen/Qwen3-32B"
 FREE = 0.8
 """`free_gpu_memory_fraction` of the configurations that aiconfigurator writes for TensorRT-LLM (its template
 extra_engine_args.1.0.0rc3.yaml.j2): the share of what weights leave. They take 0.4 of an H100 at TP 1."""
+
+
+OLD_SGLANG_S = 2.5e-3
+"""The host of SGLang before 0.5.6: TPOT less kernels of DeepSeek in fp4, rows of November 2025 without a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,13 @@ class Recipe:
     chunks: bool = True
     requests: int = 10
     most_requests: int = 10**9
+
+
+def is_old_sglang(row: "Row") -> bool:
+    """Return whether the run is of SGLang before 0.5.6 (December 2025)."""
+    return row.engine == "sglang" and (
+        row.version.startswith("0.5.1.") or (not row.version and row.measured < "2025-12")
+    )
 
 
 def recipe_of(row: "Row") -> Recipe:
@@ -104,6 +117,8 @@ def _sglang(row: "Row") -> Recipe:
             return Recipe(batch_tokens=16384, captured=16384, receive_steps=30 if row.concurrency > 4 else 10)
         captured = 32768 if row.version.startswith(PROMPT_GRAPHS) else None
         return Recipe(batch_tokens=16384) if hopper else Recipe(0.95, 32768, captured, receive_steps=30 if many else 10)
+    if "GLM" in row.model and row.measured >= PROMPT_GRAPHS_NIGHTLY:
+        return Recipe(batch_tokens=32768, captured=32768)
     if "DeepSeek" not in row.model or hopper:
         return Recipe(batch_tokens=32768, kv_fp8=not hopper)
     if row.precision == "fp8" and row.tensor_parallel == 4:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.recipes import QWEN, Recipe, recipe_of
+from docs.writers.accuracy.recipes import OLD_SGLANG_S, QWEN, Recipe, is_old_sglang, recipe_of
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
 
@@ -292,6 +292,7 @@ def scenario_of(row: Row, waves: int | None = None) -> dict[str, Any] | None:
         "cost": _cost(row, recipe),
         "sampling": {"temperature": 0},  # InferenceX's client asks for the likeliest token
         "front_end": {},
+        **({"host": {"step_s": OLD_SGLANG_S}} if is_old_sglang(row) else {}),
         "engine": dict(_engine(row, recipe, data)),
         "workload": {
             "requests": (waves or waves_of(row)) * row.concurrency,

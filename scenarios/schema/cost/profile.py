@@ -97,11 +97,12 @@ class ProfileCostConfig(Strict):
             server = server_of(scenario.engine.policy)
             holds = self.max_capture_tokens is not None or server.prompt_graphs
             held = most if self.cuda_graphs and holds else 0
-            layer_s = layer_launch_s(scenario.resolve_model())
-            version = scenario.engine.parameter("version")
-            options = replace(
-                options, layer_launch_s=layer_s, launched_above=held, prompt_times=server.prompt_times(version)
-            )
+            model, gpu = scenario.resolve_model(), scenario.resolve_gpu()
+            times = server.prompt_times(scenario.engine.parameter("version"))
+            layer_s = layer_launch_s(model, gpu, compiled=server.prompt_graphs)
+            if server.untabled is not None and (own := server.untabled(model, gpu)) is not None:
+                times, layer_s = times * own.prompt_times, own.layer_launch_s
+            options = replace(options, layer_launch_s=layer_s, launched_above=held, prompt_times=times)
         return ProfileCost(profile, options)
 
     def found(self, scenario: Priced) -> Profile:

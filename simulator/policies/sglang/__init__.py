@@ -16,6 +16,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import LIKE_SYNC
+from simulator.policies.sglang import own_times
 from simulator.policies.sglang.flags import LAUNCH
 from simulator.policies.sglang.new_tokens import allowed_tokens
 from simulator.policies.sglang.prefill_adder import SglangLimits
@@ -25,7 +26,6 @@ from simulator.policies.sglang.step import step
 from simulator.request import RequestView
 from simulator.servers import Server
 from simulator.takes_over import TakesOver
-from simulator.timing.host import Host
 
 NUM_RESERVED_DECODE_TOKENS = 512
 """Tokens that a decoding server leaves free for each request (arg_groups/fields/disagg.py:109)."""
@@ -203,13 +203,9 @@ SERVER = Server(
     FrontEnd(6.6e-3, 67e-6, 10e-6),
     "the same run over HTTP: TTFT of 9.54 ms less a step; for running requests and prompt tokens assumed as vLLM 0.15",
     synchronous=LIKE_SYNC,
-    asynchronous=Host(
-        2.9e-3,
-        0.0,
-        "SGLang 0.5 with overlap: TPOT less kernels, closed-loop runs of 15 cells (aiconfigurator's silicon samples);"
-        " of cells left out 8 % off in the median. One request before a mocked device: 0.31 ms"
-        " (tenstorrent/tt-inference-server, issue 3560)",
-    ),
+    asynchronous=own_times.PLAIN,
+    asynchronous_of=own_times.host_of,
+    untabled=own_times.untabled,
     launch=LAUNCH,
     kernels="sglang",
     all_to_all=True,

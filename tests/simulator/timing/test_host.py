@@ -1,5 +1,6 @@
 """What the host adds to a step, by engine, version and scheduling; and that every kind of cost takes it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,10 @@ import scenarios
 from scenarios.assembly.engine_policy import policy_traits, resolved_yaml
 from scenarios.plan.deploy import deploy
 from simulator.errors import InputError
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import MODELS
 from simulator.policies import built_in_policies, server_of
+from simulator.policies.sglang import own_times
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
 from simulator.timing.linear_cost import Linear
@@ -41,7 +45,7 @@ def built(chosen: scenarios.Scenario) -> CostModel:
         ({"version": "0.11"}, 1.3, 72),
         ({"version": "0.11", "async_scheduling": True}, 0.3, 14.677734375),
         ({"policy": "vllm_v0"}, 1.3, 72),
-        ({"policy": "sglang"}, 2.9, 0),
+        ({"policy": "sglang"}, 0.31, 0),
         ({"policy": "sglang", "async_scheduling": False}, 1.3, 72),
         ({"policy": "tensorrt_llm"}, 0, 0),
         ({"policy": "tensorrt_llm", "version": "1.1"}, 0, 0),
@@ -193,3 +197,28 @@ def test_a_server_before_a_version_takes_longer_for_prompts() -> None:
     tensorrt_llm = server_of("tensorrt_llm")
     assert [tensorrt_llm.prompt_times(version) for version in ("1.0", "1.1", None)] == [1.2, 1.0, 1.0]
     assert server_of("vllm").prompt_times("0.1") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "step_ms"), [("qwen3-32b", 0.31), ("deepseek-v3", 0.31), ("qwen3-next-80b-a3b", 2.4)]
+)
+def test_sglangs_host_is_of_the_kind_of_the_model(model: str, step_ms: float) -> None:
+    host = scenario(f"model={model}", policy="sglang").resolve_host()
+    assert host.step_s * 1e3 == pytest.approx(step_ms)
+    assert own_times.host_of(replace(MODELS["deepseek-v3"], index_topk=2048)).step_s == 5e-3
+
+
+def test_block_scaled_latent_attention_on_blackwell_has_kernels_without_tables() -> None:
+    """Under SGLang and TensorRT-LLM; a model without blocks, Hopper and vLLM have not."""
+    blocks, gpu = replace(MODELS["deepseek-v3"], matmul_dtype="fp8_block"), find_gpu("b200")
+    times = {}
+    for name in ("sglang", "tensorrt_llm"):
+        untabled = server_of(name).untabled
+        assert untabled is not None
+        found = untabled(blocks, gpu)
+        assert found is not None
+        times[name] = found.prompt_times
+        assert untabled(blocks, find_gpu("h200")) is None
+        assert untabled(replace(blocks, matmul_dtype="bf16"), gpu) is None
+    assert times == {"sglang": 1.8, "tensorrt_llm": 1.4}
+    assert server_of("vllm").untabled is None
