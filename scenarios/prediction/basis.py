@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,20 @@ def _of_group(built: BuiltGroup) -> Basis | None:
     cost = built.parts.cost
     while not isinstance(cost, ProfileCost) and hasattr(cost, "cost"):
         cost = cost.cost
-    return _of_profile(cost.profile, parts_of(cost.profile)) if isinstance(cost, ProfileCost) else None
+    if not isinstance(cost, ProfileCost):
+        return None
+    found = _of_profile(cost.profile, parts_of(cost.profile))
+    return replace(found, why="; ".join((found.why, *_left_open(cost.profile))))
+
+
+def _left_open(profile: Profile) -> list[str]:
+    """What no kernel was measured of, so that it costs nothing here: its cost lies within the interval or not."""
+    from simulator.timing.tables import parts_of
+    from simulator.timing.tables.part_sources import UNEQUAL, fitted_parts
+
+    parts = (*parts_of(profile), *fitted_parts(profile))
+    nothing = any(part.name == UNEQUAL and part.words.startswith("nothing") for part in parts)
+    return ["unequal contexts cost what equal ones do, of which nothing was measured"] if nothing else []
 
 
 def _of_profile(profile: Profile, parts: Iterable[PartSource]) -> Basis:

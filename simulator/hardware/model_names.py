@@ -1,7 +1,8 @@
 """Names under which models are published: without owner, variant and precision, and what a precision in a name means.
 
-Qwen, DeepSeek, MiniMax and Z.ai publish their fp8 weights with a scale for each block of 128 x 128, as the
-`weight_block_size` of their config.json says; NVIDIA's and others' have one for each matrix.
+Qwen, DeepSeek and MiniMax publish their fp8 weights with a scale for each block of 128 x 128, as the
+`weight_block_size` of their config.json says, and GLM-5's are taken to be so; those of GLM-4.5, NVIDIA's and others'
+have one for each matrix or row.
 """
 
 import re
@@ -13,7 +14,7 @@ from simulator.hardware.precision import FP8, FP8_BLOCK, NVFP4
 _VARIANT = r"-(?:instruct|chat|hf|it|base|exp|terminus|v0\.\d|\d{4})$"
 _REASONING = "-thinking"
 _WORDS = ("nvfp4", "fp4", "fp8")
-_BY_BLOCK = ("qwen", "deepseek-ai", "minimaxai", "zai-org")
+_BY_BLOCK = ("qwen", "deepseek-ai", "minimaxai")
 
 
 def bare_name(name: str) -> str:
@@ -34,7 +35,7 @@ def precision_in(name: str) -> str:
     """Return the precision that a published name ends in: nvfp4, fp8_block, fp8; '' for none."""
     owner, _, text = name.lower().rpartition("/")
     word = next((each for each in _WORDS if f"-{each}" in text), "")
-    if word == "fp8" and owner in _BY_BLOCK:
+    if word == "fp8" and (owner in _BY_BLOCK or text.startswith("glm-5")):
         return "fp8_block"
     return "nvfp4" if word == "fp4" else word
 

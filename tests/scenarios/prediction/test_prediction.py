@@ -77,6 +77,13 @@ def test_outside_of_the_envelope_it_says_so_and_how_far() -> None:
     assert width(outside, "mean_tpot_ms") > 1.3 * width(inside, "mean_tpot_ms")
 
 
+def test_what_costs_nothing_for_want_of_rows_is_said() -> None:
+    """Of unequal contexts there are rows on RTX PRO 6000, and none on H100."""
+    why = {gpu: run(scenario(hardware={"gpu": gpu})).summary[PREDICTION]["why"] for gpu in ("h100", "rtx-pro-6000")}
+    said = "unequal contexts cost what equal ones do, of which nothing was measured"
+    assert (said in why["h100"], said in why["rtx-pro-6000"]) == (True, False)
+
+
 def test_near_saturation_an_error_of_the_steps_is_everything() -> None:
     quiet, busy = (run(scenario({"process": "poisson", "rate": rate})).summary[PREDICTION] for rate in (2, 36))
     assert log(width(busy, "mean_e2el_ms")) > 3 * log(width(quiet, "mean_e2el_ms"))

@@ -234,6 +234,8 @@ def test_find_model_names_the_nearest() -> None:
         ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3", "fp8_block", "fp8_block"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "deepseek-v3.2", "fp8_block", "fp8_block"),
         ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b", "bf16", "bf16"),
+        ("zai-org/GLM-4.6-FP8", "glm-4.5", "fp8", "fp8"),
+        ("zai-org/GLM-5-FP8", "glm-5", "fp8_block", "fp8_block"),
         ("kimi-k2-thinking", "kimi-k2-thinking", "bf16", "int4"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "bf16", "bf16"),
         ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2", "bf16", "bf16"),
