@@ -7,10 +7,13 @@ latter, in blocks of tokens, with one entry for the blocks of a text that a repl
 """
 
 from collections.abc import Container, Hashable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import ArrivingRequest
+
+
+_TEXTS: Final = 1000  # so many are kept in any case
 
 
 class Stretch(NamedTuple):
@@ -57,19 +60,24 @@ class PromptTable:
         self._ends: dict[int, _Run] = {}  # by replica: behind its newest run and before its oldest
         self._sizes: dict[int, int] = {}
         self._chains = Chains()
+        self._most_texts = _TEXTS  # known before those are forgotten of which nothing is remembered
+        self._gave_keys = False
 
     def _keys(self, request: ArrivingRequest) -> BlockKeys:
         return BlockKeys(request.prompt(), self._size, self._chains)
 
     def keys(self, request: ArrivingRequest) -> list[Hashable]:
-        """The keys of a prompt's full blocks."""
+        """The keys of a prompt's full blocks. The table keeps all texts from then on: they name what others keep."""
+        self._gave_keys = True
         keys = self._keys(request)
         blocks = request.input_tokens // self._size
         known = keys.first(blocks)[:blocks]
         return known + [keys[block] for block in range(len(known), blocks)]
 
     def stretches(self, request: ArrivingRequest, most: int | None = None) -> list[Stretch]:
-        """A prompt's full blocks, the first `most` of them."""
+        """A prompt's full blocks, the first `most` of them. They are good until the next prompt is asked for."""
+        if len(self._chains) > self._most_texts and not self._gave_keys:
+            self._forget_texts()
         blocks = request.input_tokens // self._size
         if most is not None and most < blocks:
             blocks = most
@@ -81,6 +89,15 @@ class PromptTable:
         if keys.num_shared < blocks:
             found.append(Stretch((request.row,), keys.num_shared, blocks))
         return found
+
+    def _forget_texts(self) -> None:
+        """Forget the texts of which no block is remembered, each time that twice as many are known as were kept."""
+        used = []
+        for text in self._runs:
+            if isinstance(text, int):  # not a prompt's own
+                used += [text + run.stop - 1 for run in self._of(text)]
+        self._chains.keep(used)
+        self._most_texts = max(_TEXTS, 2 * len(self._chains))
 
     def longest(self, prompt: list[Stretch]) -> tuple[int, list[int]]:
         """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""

@@ -6,7 +6,8 @@ content by these keys alone.
 """
 
 import sys
-from collections.abc import Hashable
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable
 from typing import Final, cast
 
 from simulator.division import cdiv
@@ -43,6 +44,26 @@ class Chains:
         first = self._count + 1
         self._count += blocks
         return first * NUMBER
+
+    def __len__(self) -> int:
+        """Names and texts that are known."""
+        return len(self._names) + len(self.texts)
+
+    def keep(self, used: Iterable[int]) -> None:
+        """Forget every name and text, but for those with a key that is used, and what these go on from."""
+        texts = {text[0]: before for (before, _), text in self.texts.items()}
+        numbers = sorted([*texts, *self._names.values()])  # the keys from one to before the next are its own
+        kept: set[int] = set()
+        for key in used:
+            before: Hashable = key
+            while isinstance(before, int) and before:
+                number = numbers[bisect_right(numbers, before) - 1]
+                if number in kept:
+                    break
+                kept.add(number)
+                before = texts.get(number)
+        self.texts = {key: text for key, text in self.texts.items() if text[0] in kept}
+        self._names = {name: number for name, number in self._names.items() if number in kept}
 
     def follow(self, key: Hashable, parts: Parts, stop: int, size: int, lookahead: int = 0) -> list[range]:
         """The keys of `stop` blocks of tokens behind `key`: as far as texts go that are there, and then a text more."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simulator.fleet import prompt_table
 from simulator.fleet.prompt_table import PromptTable
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
@@ -104,9 +105,14 @@ def prompts(rng: random.Random, hashes: bool) -> list[Any]:
     return made
 
 
+@pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
-    """Every block of every prompt by replica, those used last kept, of a prompt its beginning or its end."""
+def test_the_table_is_what_a_naive_one_is(seed: int, forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of every prompt by replica, those used last kept, of a prompt its beginning or its end.
+
+    Whether it forgets texts of which no block is left makes no difference.
+    """
+    monkeypatch.setattr(prompt_table, "_TEXTS", 1 if forgets else 1000)
     rng = random.Random(seed)
     hashes, keeps_ends = rng.random() < 0.5, rng.random() < 0.5
     size, most = rng.choice([1, 2, 4] if hashes else [1, 2, 3]), rng.choice([2, 5, 1000])
@@ -134,7 +140,7 @@ def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
         table.add(prompt, number)
         senders.add(prompt, number)
         for block, prefix in enumerate(prefixes):
-            assert senders.of(prompt, block) == first.setdefault(prefix, number)
+            assert forgets or senders.of(prompt, block) == first.setdefault(prefix, number)
         used = naive.setdefault(number, [])
         for prefix in prefixes if keeps_ends else reversed(prefixes):
             if prefix in used:
@@ -155,3 +161,34 @@ def test_a_first_sender_is_forgotten_with_its_text() -> None:
     assert [senders.of(new, block) for block in range(4)] == [0, 2, 0, 0]
     senders.add(old, 1)
     assert [senders.of(old, block) for block in range(3)] == [1, 1, 1]
+
+
+def contents(row: int) -> tuple[PromptContent, ...]:
+    """What no other request has, but for a beginning that a third of them share."""
+    shared = [row % 3] * 2
+    return (
+        PromptContent(prompt_token_ids=(*shared, *[row] * 6)),
+        PromptContent(block_hashes=(row % 3, *range(10 * row + 10, 10 * row + 13)), hash_block_size=2),
+        PromptContent(prefix_group=f"text {row}", prefix_tokens=4),
+        PromptContent(conversation=f"conversation {row}"),
+    )
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("name", ["prefix_affinity", "weighted", "llm_d"])
+def test_what_a_router_remembers_is_bounded(name: str, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of replicas with 24 blocks each, whatever comes: no text is known for longer than its blocks."""
+    monkeypatch.setattr(prompt_table, "_TEXTS", 20)
+    router: Any = load_router(name, {"block_size": 2, "max_blocks": 24})
+    two = replicas(0, 0)
+    for load in two:
+        load.num_blocks = 1000
+    largest = 0
+    for row in range(500):
+        content = contents(row)[kind]
+        request = Request(row, str(row), float(row), 8, 1, 1, content=content).arriving()
+        two[row % 2].num_unfinished += 1
+        two.changed(row % 2)
+        router.choose(request, two)
+        largest = max(largest, len(router._table._chains))
+    assert 20 < largest < 60
