@@ -7,7 +7,6 @@ to it: the engine keeps that apart (`simulator.engine.state.ReplicaState.request
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from math import nan
 from typing import Final
@@ -57,20 +56,26 @@ class DecodeClock:
         self.throttled: bool | None = None
 
 
-@dataclass(slots=True)
 class Setbacks:
     """A request's preemptions and their cost, and what the prefix cache saved it. Most requests have none."""
 
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
-    cached_tokens: int = 0
-    requeued_s: float = 0.0
-    aborted_tokens: int = 0  # computed for it until it was aborted
-    left_s: float = nan  # the last preemption
-    external_tokens: int = 0  # loaded by a connector
-    skipped_tokens: int = 0  # found in a cache without ever having been computed for this request
+    # No dataclass, whose constructor is interpreted: with a cache, most requests do have them.
+    __slots__ = (
+        "aborted_tokens", "cached_tokens", "external_tokens", "left_s", "preemptions", "recomputed_tokens",
+        "requeued_s", "skipped_tokens", "swapped_in_blocks", "swapped_out_blocks",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+        self.swapped_out_blocks = 0
+        self.swapped_in_blocks = 0
+        self.cached_tokens = 0
+        self.requeued_s = 0.0
+        self.aborted_tokens = 0  # computed for it until it was aborted
+        self.left_s = nan  # the last preemption
+        self.external_tokens = 0  # loaded by a connector
+        self.skipped_tokens = 0  # found in a cache without ever having been computed for this request
 
 
 class RequestState:

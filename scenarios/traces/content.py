@@ -62,8 +62,11 @@ def part_contents(
     sizes: Sequence[int] = [0] * count
     if "block_hashes" in extra:
         hashes, sizes = _blocks(columns, inputs, options, file, inferred, dropped, notes)
-    prompts = _token_ids(extra.get("prompt_token_ids", empty), options.input_scale, "prompt_token_ids", notes)
-    answers = _token_ids(extra.get("output_token_ids", empty), options.output_scale, "output_token_ids", notes)
+    one_each = OneEach()
+    prompts = _token_ids(extra.get("prompt_token_ids", empty), options.input_scale, "prompt_token_ids", notes, one_each)
+    answers = _token_ids(
+        extra.get("output_token_ids", empty), options.output_scale, "output_token_ids", notes, one_each
+    )
     groups = extra.get("prefix_group", empty)
     prefixes = extra.get("prefix_tokens", empty)
     lengths = inputs.tolist()
@@ -186,10 +189,23 @@ def _scaled(
     return [None if h is None else h[:n] for h, n in zip(hashes, blocks, strict=True)], whole.tolist()
 
 
+class OneEach:
+    """Makes equal numbers one object each, so that a token takes a pointer, and equal texts are compared by those."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """The same numbers."""
+        return tuple(map(self._known.setdefault, ids, ids))
+
+
 def _token_ids(
-    ids: Sequence[tuple[int, ...] | None], scale: float, name: str, notes: list[str]
+    ids: Sequence[tuple[int, ...] | None], scale: float, name: str, notes: list[str], one_each: OneEach
 ) -> Sequence[tuple[int, ...] | None]:
-    if scale == 1.0 or not any(ids):
+    if not any(ids):
         return ids
+    if scale == 1.0:
+        return [each and one_each.of(each) for each in ids]
     notes.append(f"dropped all {name}: they cannot be scaled with their lengths")
     return [None] * len(ids)

@@ -7,7 +7,6 @@ admission, victims leave when a request lacks a block, and each admission is pla
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from simulator.division import cdiv
@@ -23,13 +22,15 @@ _new: Final = tuple.__new__
 _PLAN: Final = StepPlan
 
 
-@dataclass(slots=True)
 class AppliedPlan:
     """A plan that has been applied, all its parts together; the blocks of the step's decodes are taken."""
 
-    plan: StepPlan  # the first part, with `holds`, `hold_steps` and `requeue` of the last
-    prefill: list[ScheduledChunk] = field(default_factory=list)  # of all parts
-    changes: bool = False
+    __slots__ = ("changes", "plan", "prefill")
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan  # the first part, with `holds`, `hold_steps` and `requeue` of the last
+        self.prefill: list[ScheduledChunk] = []  # of all parts
+        self.changes = False
 
 
 def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: StepPlan, now_s: float) -> AppliedPlan:
@@ -51,7 +52,9 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
     last = plan
     tokens = 0
     if plan.more:
-        tokens = sum([chunk[1] for chunk in done.prefill]) + (state.batch.size if plan.decode else 0)
+        tokens = state.batch.size if plan.decode else 0
+        for _, computed, _ in done.prefill:
+            tokens += computed
     view = viewer.view
     while last.more:
         viewer.look_again(tokens, done.prefill, decodes=plan.decode)
@@ -81,7 +84,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     victims = list(plan.preempt)
     given: dict[RequestView, int] = {p.request: p.scheduled_tokens for p in plan.preempt}
     more_blocks: dict[RequestView, int] = {}  # that victims take in this step
-    decode, size = plan.decode, state.batch.block_size
+    decode = plan.decode
     if len(chunks) < len(plan.prefill):
         raise state.broken("computes a request twice in one step")
     for request in chunks:
@@ -91,7 +94,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
         done.prefill = _take_all(state, cache, chunks, decode, now_s)
         return
     fills = state.fills if state.fills is not None and len(state.fills) else None
-    for live in list(state.running):
+    for live in _in_turn(state, chunks, given, decode):
         if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
         if fills is not None and decode:
@@ -101,14 +104,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             _make_room(state, cache, live, chunk.num_tokens, victims, more_blocks, now_s)
             done.prefill.append(state.compute(chunk, now_s))
         elif live not in given:
-            # In the middle of a block a decode neither takes one nor fills one, not even one token late.
-            if (
-                decode
-                and live.status is DECODING
-                and not live.paused
-                and not 1 < live.num_computed_tokens % size < size - 1
-            ):
-                _take(state, cache, live, 1, victims, more_blocks, now_s)
+            _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
             more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s, leaves=True))
         else:  # a victim of its own lack of blocks
@@ -121,6 +117,23 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     for chunk in plan.prefill:
         if chunk.request in chunks:
             done.prefill.append(state.compute(chunk, now_s))
+
+
+def _in_turn(
+    state: ReplicaState, chunks: dict[RequestView, Chunk], given: dict[RequestView, int], decode: bool
+) -> list[RequestState]:
+    """The running requests that compute a chunk or are victims, and the decodes that take or fill a block, in order.
+
+    In the middle of a block a decode neither takes one nor fills one, not even one token late.
+    """
+    turns = {view for view in (*chunks, *given) if isinstance(view, RequestState) and view in state.running}
+    if decode:
+        turns.update(state.batch.at_block_ends(-1, 2))
+    return sorted(turns, key=_place)
+
+
+def _place(live: RequestState) -> int:
+    return live.place
 
 
 def _fits(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:

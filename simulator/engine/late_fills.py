@@ -15,7 +15,6 @@ from simulator.request import Request
 from simulator.request_state import DECODING, DecodeClock, RequestState
 
 _NOW = -1
-_NEVER = -sys.maxsize, 0
 
 
 class _Filler:
@@ -30,10 +29,7 @@ class _Filler:
         self.entered = entered
         self.text = self.stop = 0
         self.full = 0  # blocks, when it was last looked at
-        self.since = (
-            0,
-            0,
-        )  # the tick of the decode clock at which its first token would have been known, and its place
+        self.since = 0, 0  # `LateFills._since`, when it was last looked at beside others
 
 
 class LateFills:
@@ -46,7 +42,7 @@ class LateFills:
         requests: Mapping[int, Request],
         clock: DecodeClock,
         cache: PrefixLedger,
-        unknown: Callable[[RequestState], int],
+        unknown: Callable[[RequestState], int] | None,
     ) -> None:
         self._requests = requests
         self._clock = clock
@@ -98,14 +94,10 @@ class LateFills:
 
     def fill(self, text: int, before: int) -> None:
         """Enter all that is full of the requests that are noted by a text and may have filled a place `before`."""
-        latest = _NEVER
         for filler in self._texts[text]:
-            if filler.entered < before:
-                self._look(filler)
-                if filler.since > latest:
-                    latest = filler.since
-        if latest != _NEVER:
-            self._enter_all(text, latest, None)
+            if filler.entered < before and self._has_more(filler):
+                self._enter_all(text, before, None)
+                return
 
     def _leave(self, live: RequestState, full_blocks: int) -> _Filler | None:
         """Enter a request's blocks; returns what was noted of it."""
@@ -115,9 +107,8 @@ class LateFills:
             return None
         same = self._texts[filler.text]
         if full_blocks > filler.entered and (len(same) > 1 or full_blocks > filler.stop):
-            self._look(filler)
             filler.full = full_blocks
-            self._enter_all(filler.text, filler.since, filler)
+            self._enter_all(filler.text, 0, filler)
             return filler
         same.remove(filler)
         if not same:
@@ -142,53 +133,71 @@ class LateFills:
         else:
             same.append(filler)
 
-    def _enter_all(self, text: int, latest: tuple[int, int], leaving: _Filler | None) -> None:
-        """Enter what is full of the requests of a text that came to it before others, up to the `latest`.
+    def _enter_all(self, text: int, before: int, leaving: _Filler | None) -> None:
+        """Enter what is full of the requests of a text, up to the latest to come to it that has a place `before`.
 
-        Each fills a block every so many steps: who was first at one block was so at all of them. If one has come to
-        another text, where others may be, all are entered.
+        That is the one `leaving`, if one is. Each fills a block every so many steps: who was first at one block was so
+        at all of them. If one has come to another text, where others may be, all are entered.
         """
         noted = self._texts.pop(text)
-        found = []
-        crosses = False
-        for filler in noted:
-            if filler is not leaving:
-                self._look(filler)
-            if filler.since <= latest and filler.full > filler.entered:
-                found.append(filler)
+        found = [filler for filler in noted if filler is leaving or self._has_more(filler)]
+        if len(found) > 1:
+            for filler in found:
+                filler.since = self._since(filler)
+            found.sort(key=_came)
+            while found[-1] is not leaving and (leaving is not None or found[-1].entered >= before):
+                found.pop()
+        moves = crosses = False
+        for filler in found:
+            if filler.full >= filler.stop:
+                moves = True
                 crosses = crosses or filler.full > filler.stop
         if crosses and self._texts:
             found = noted
             for filler in found:  # which grows
+                if filler is not leaving:
+                    self._has_more(filler)
+                filler.since = self._since(filler)
                 for other, start, _ in filler.keys.stretches():
                     if filler.stop <= start < filler.full:
-                        for more in self._texts.pop(other, ()):
-                            self._look(more)
-                            found.append(more)
-        for filler in sorted(found, key=_since) if len(found) > 1 else found:
+                        found += self._texts.pop(other, ())
+            found = sorted(found, key=_came)
+        for filler in found:
             if filler.full > filler.entered:
                 filler.entered = filler.full
                 self._cache.enter(filler.request, filler.full)
-        for filler in noted:
-            if filler is not leaving:
+        if leaving is not None:
+            noted.remove(leaving)
+        if moves or text in self._texts:
+            for filler in noted:
                 self._note(filler)
+        elif noted:
+            self._texts[text] = noted
 
-    def _look(self, filler: _Filler) -> None:
-        """Count the full blocks of a request, with what the step that is being applied fills."""
+    def _has_more(self, filler: _Filler) -> bool:
+        """Count the full blocks of a request, with what the step that is being applied fills: more than entered?"""
         live = filler.live
-        known = live.base_computed - self._unknown(live)
-        filler.since = live.join_tick - known, live.place
+        known = live.base_computed
+        if self._unknown is not None:
+            known -= self._unknown(live)
         if live.status is DECODING and not live.paused:
             ticks = self._clock.ticks
             known += ticks - live.join_tick
             if live.place < self._before and self._tick == ticks:
                 known += 1
-        filler.full = known // self._cache.block_size
+        filler.full = full = known // self._cache.block_size
+        return full > filler.entered
+
+    def _since(self, filler: _Filler) -> tuple[int, int]:
+        """The tick of the decode clock at which its first token would have been known, and its place in the batch."""
+        live = filler.live
+        unknown = 0 if self._unknown is None else self._unknown(live)
+        return live.join_tick - live.base_computed + unknown, live.place
 
 
 def _decodes(live: RequestState) -> bool:
     return live.status is DECODING and not live.paused
 
 
-def _since(filler: _Filler) -> tuple[int, int]:
+def _came(filler: _Filler) -> tuple[int, int]:
     return filler.since

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import ArrivingRequest
 
-
 _TEXTS: Final = 1000  # so many are kept in any case
 
 

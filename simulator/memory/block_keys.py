@@ -86,7 +86,11 @@ class Chains:
             most = end if end < stop else stop
             same = place + 1
             if same < most:
-                same = _common(parts, other, same, most, size, lookahead)
+                start, behind = same * size, most * size + lookahead
+                if behind <= length and prompt[start:behind] == other[0][start:behind]:
+                    same = most  # nearly always
+                else:
+                    same = _common(parts, other, same, most, size, lookahead)
             if same == left < most:  # many do: the text is cut here, and its beginning compared at once
                 texts[first] = number, same, other, 0
                 tail = number + same - place

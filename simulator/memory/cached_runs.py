@@ -65,9 +65,11 @@ class CachedRuns:
     def _take(self, blocks: int) -> None:
         """Take blocks from the front of the queue."""
         self.num_free -= blocks
-        empty = blocks if blocks < self._empty else self._empty
-        self._empty -= empty
-        blocks -= empty
+        if blocks <= self._empty:
+            self._empty -= blocks
+            return
+        blocks -= self._empty
+        self._empty = 0
         self._changes += blocks
         while blocks:
             run = self._free.first

@@ -51,7 +51,7 @@ class PrefixLedger(CachedRuns):
             if request.row != self._asked:
                 self._ask(request)
             if self.unfilled:
-                self._fill(request, 0, most)
+                self._fill(request, most)
         hit = (request.row, most, self._changes)
         if hit == self._hit:  # the policy asked, and now it is admitted
             return self._found
@@ -88,10 +88,11 @@ class PrefixLedger(CachedRuns):
         keys = self.keys.of(request)
         self._asked, self._shared, self._stretches = request.row, keys.num_shared, keys.stretches()
 
-    def _fill(self, request: Request, start: int, stop: int) -> None:
-        """Let blocks enter that are full, before these places of the request at hand are looked up or enter."""
-        for text, first, end in self._stretches:
-            if first < stop and start < end and text in self.unfilled:
+    def _fill(self, request: Request, stop: int) -> None:
+        """Let blocks enter that are full, before these places of the request at hand are looked up."""
+        unfilled = self.unfilled
+        for text, first, _ in self._stretches:
+            if first < stop and text in unfilled:
                 self.fill(text, stop)
         if request.row != self._asked:
             self._ask(request)

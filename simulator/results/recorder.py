@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simulator.columns import Column, joined
-from simulator.request_state import RequestState, Setbacks
+from simulator.request_state import RequestState
 from simulator.results.buffers import Table
 from simulator.results.records import (
     AdapterColumns,
@@ -42,9 +42,9 @@ _TELL_EVERY = 256  # requests between two calls of `progress`
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
 _SETBACKS = (
-    "row",
-    *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "external_tokens", "skipped_tokens")),
-)
+    "row", "preemptions", "recomputed_tokens", "swapped_out_blocks", "swapped_in_blocks", "cached_tokens", "requeued_s",
+    "aborted_tokens",
+)  # fmt: skip
 _of_setbacks = attrgetter(*_SETBACKS[1:])
 
 

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from scenarios.traces.content import OneEach
 from simulator.compiled import is_compiled
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -50,14 +51,15 @@ def hashes(workload: Workload) -> list[PromptContent]:
 
 
 def token_ids(workload: Workload) -> list[PromptContent]:
-    rng = np.random.default_rng(1)
+    """As they are read from a trace: equal numbers are one object each."""
+    rng, one_each = np.random.default_rng(1), OneEach()
     texts = [rng.integers(0, 30_000, SHARED) for _ in range(GROUPS)]
     made = []
     lengths = zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
     for row, (prompt, answer) in enumerate(lengths):
         said = np.concatenate((texts[row % GROUPS], rng.integers(0, 30_000, prompt)))[:prompt]
-        answered = rng.integers(0, 30_000, answer)
-        made.append(PromptContent(prompt_token_ids=tuple(said.tolist()), output_token_ids=tuple(answered.tolist())))
+        answered = one_each.of(rng.integers(0, 30_000, answer).tolist())
+        made.append(PromptContent(prompt_token_ids=one_each.of(said.tolist()), output_token_ids=answered))
     return made
 
 
