@@ -408,10 +408,8 @@ class ReplicaState:
 
     def fill_late(self) -> None:
         """Let what decoding fills enter the prefix cache late: the replica applies plans in order, its own alone."""
-        if isinstance(self.blocks, PrefixLedger):
-            self.fills = LateFills(
-                self.requests, self.decode_clock, self.blocks, self.unknown if self._unknown else None
-            )
+        if isinstance(blocks := self.blocks, PrefixLedger):
+            self.fills = LateFills(self.requests, self.decode_clock, blocks, self.unknown if self._unknown else None)
 
     def unknown(self, live: RequestState) -> int:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""
