@@ -109,6 +109,15 @@ def test_dynamo_credits_less_where_more_is_to_be_computed() -> None:
     assert router.cost(request, keys, 0, 4, least_tokens=200) == (200 + 96) / 16 - 4 + 6
 
 
+def test_dynamo_weighs_what_is_to_prefill_and_each_request() -> None:
+    weights = {"prefill_load_scale": 3.0, "overlap_score_credit": 0.5, "decode_active_request_weight": 2.0}
+    router = load_router("dynamo_kv", weights)
+    assert isinstance(router, DynamoKv)
+    request = asking(0, text(1, 64, 0, 32))
+    router._of(0).prefill_tokens, router._of(0).requests = 200, 5
+    assert router.cost(request, router._table.keys(request), 0, 4) == 3 * ((200 + 96) / 16 - 0.5 * 4) + 6 + 2 * 5
+
+
 def test_dynamo_draws_among_equals() -> None:
     router = load_router("dynamo_kv")
     assert isinstance(router, DynamoKv)
