@@ -1,8 +1,4 @@
-"""The command line: the verbs and their groups. Each verb is a function in a module of its own.
-
-Nothing heavy is imported here or at the top of those modules: a verb imports what it needs when it runs, so `--help`
-and completion in the shell are quick.
-"""
+"""The command `batchlab` as a process: how it starts, what becomes of errors, how it ends."""
 
 import atexit
 import gc
@@ -11,55 +7,19 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from scenarios.cli.bench_plan import bench_plan
-from scenarios.cli.bound import bound
 from scenarios.cli.byte_code import keep_byte_code
-from scenarios.cli.calibrate import check, fit, import_, tables
-from scenarios.cli.calibrate_own import ask
-from scenarios.cli.check import policy as check_policy
-from scenarios.cli.explain import explain
-from scenarios.cli.export import export
-from scenarios.cli.flags import spread
-from scenarios.cli.from_ import from_
-from scenarios.cli.lockstep import lockstep
-from scenarios.cli.look import kv, list_
-from scenarios.cli.measure import measure
-from scenarios.cli.new import verbs as new_verbs
-from scenarios.cli.parity import parity
-from scenarios.cli.plan import plan
-from scenarios.cli.report import report
-from scenarios.cli.run import compare, run
-from scenarios.cli.search import search
-from scenarios.cli.serve import serve
-from scenarios.cli.sweep import sweep
-from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
-from scenarios.cli.validate import validate
-from scenarios.version import __version__
-from simulator.compiled import core_name
+from scenarios.cli.verbs import command_line
 from simulator.errors import InputError
 
 _BAD_INPUT, _DEFECT, _INTERRUPTED = 2, 1, 130  # exit codes; 0: done
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's default of 700 walks all modules and classes several times while a verb imports them: 5 % of a short run."""
-
-_make_group = partial(typer.Typer, rich_markup_mode=None, no_args_is_help=True)
-
-app = _make_group(
-    add_completion=True,  # --install-completion, --show-completion
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
-)
-trace = _make_group(help="Request traces: look into one, make it native, get one.")
-calibrate = _make_group(help="Step costs from measured kernels.")
-laws = _make_group(help="Put a policy through the laws.")
-new = _make_group(help="Write a file to start from.")
 
 
 def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
@@ -96,50 +56,6 @@ def _red(text: str) -> str:
     return f"\x1b[1;31m{text}\x1b[0m" if wants_colour(sys.stderr) else text
 
 
-_GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
-    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check, "ask": ask},
-    laws: {"policy": check_policy},
-    trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
-    new: new_verbs(),
-}
-_RUNS = (run, compare, bound, sweep, plan, search, bench_plan, explain)
-for _verb in (*_RUNS, from_, serve, validate, lockstep, parity, report, export, list_, kv):
-    app.command(_verb.__name__.removesuffix("_").replace("_", "-"))(_guarded(spread(_verb)))
-for _group, _verbs in _GROUPS.items():
-    for _name, _verb in _verbs.items():
-        _group.command(_name)(_guarded(spread(_verb)))
-app.add_typer(calibrate, name="calibrate")
-app.add_typer(laws, name="check")
-app.add_typer(trace, name="trace")
-app.add_typer(new, name="new")
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"batchlab {__version__}, {core_name()}")
-        raise typer.Exit
-
-
-@app.callback()
-def _batchlab(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print the version, and whether the core is compiled.",
-            is_eager=True,
-            callback=_show_version,
-        ),
-    ] = False,
-) -> None:
-    del version  # its callback did all there was to do
-
-
-@laws.callback()
-def _check() -> None:
-    """Keeps `policy` a word of its own while it is the only verb of its group."""
-
-
 def main() -> None:
     """The command `batchlab`."""
     for stream in (sys.stdout, sys.stderr):
@@ -153,7 +69,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     keep_byte_code()
     signal.signal(signal.SIGTERM, _stop)
-    app(prog_name="batchlab")
+    command_line(_guarded, sys.argv[1:])(prog_name="batchlab")
 
 
 def _stop(number: int, frame: object) -> None:
