@@ -57,6 +57,10 @@ class Parameter:
             return None
         return f"must be {' or '.join(_expected(self.annotation, value))}, not {value!r}"
 
+    def is_just(self, value: object) -> bool:
+        """Return whether a value can be taken as it is: within the limits, and no int that stands for a float."""
+        return type(value) in _kinds(self.annotation) and _fits(self.annotation, value)
+
     @property
     def is_float(self) -> bool:
         """Return whether the parameter takes any number: an int then stands for a float."""
@@ -159,6 +163,16 @@ def _fits(annotation: Any, value: object) -> bool:
     if annotation is None or annotation is type(None):
         return value is None
     return not isinstance(annotation, type) or annotation not in _WORDS or isinstance(value, annotation)
+
+
+def _kinds(annotation: Any) -> frozenset[type]:
+    """The types of the plain values that an annotation names."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return frozenset(map(type, get_args(annotation)))
+    arms = get_args(annotation)[:1] if origin is Annotated else get_args(annotation) if origin in _UNIONS else ()
+    own = {annotation} if annotation in _WORDS else set()
+    return frozenset(own.union(*map(_kinds, arms)))
 
 
 def _keeps(limit: Any, value: Any) -> bool:

@@ -1,8 +1,10 @@
 """A whole run: a workload through replicas on one clock."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simpy.events import Event
 
@@ -12,7 +14,6 @@ from simulator.errors import InputError
 from simulator.fleet.apart import Workers, coupled_by, looks_at_every_arrival, serve_independently
 from simulator.fleet.cluster import Cluster
 from simulator.fleet.fleet import Fleet
-from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router, RouterFeatures
@@ -30,6 +31,9 @@ from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor
 from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.fleet.gateway import FlowControl
 
 __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 

@@ -100,7 +100,7 @@ def given() -> list[tuple[str, str]]:
 def test_every_command_of_the_pages_is_one() -> None:
     """Its verb is there, and so are its flags."""
     assert len(given()) > 40
-    whole: Any = get_command(app)
+    whole: Any = get_command(app())
     for page, text in given():
         words = shlex.split(text, comments=True)[1:]
         command = whole

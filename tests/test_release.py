@@ -213,7 +213,7 @@ def test_ruff_is_the_same_everywhere() -> None:
 
 def test_the_image_starts_the_server_with_its_flags() -> None:
     entry = json.loads(re.findall(r"^ENTRYPOINT (.+)$", text("Dockerfile"), re.MULTILINE)[0])
-    whole: Any = get_command(app)
+    whole: Any = get_command(app())
     serve = whole.commands[entry[1]]
     assert {word for word in entry if word.startswith("--")} <= {flag for one in serve.params for flag in one.opts}
     assert entry[0].endswith(f"/{next(iter(PYPROJECT['project']['scripts']))}")

@@ -20,7 +20,7 @@ def page() -> str:
 
     from scenarios.cli.app import app
 
-    return "\n".join([_HEAD, *_commands(get_command(app), "batchlab")]) + "\n"
+    return "\n".join([_HEAD, *_commands(get_command(app()), "batchlab")]) + "\n"
 
 
 def _commands(command: Any, name: str) -> Iterator[str]:

@@ -13,16 +13,15 @@ from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.errors import InputError
-from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
-from simulator.fleet.regret import WithRegret
 from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.timing.scaled import Scaled, ScaledGroup
 
 if TYPE_CHECKING:
+    from simulator.fleet.gateway import FlowControl
     from simulator.fleet.router import Router
 
 
@@ -102,6 +101,8 @@ def build_flow_control(scenario: Scenario) -> FlowControl | None:
     given = scenario.flow_control
     if given is None:
         return None
+    from simulator.fleet.gateway import FlowControl
+
     return FlowControl(**{**given.model_dump(), "ttl_s": inf if given.ttl_s is None else given.ttl_s})
 
 
@@ -113,6 +114,8 @@ def build_router(scenario: Scenario) -> Router:
     except InputError as error:
         raise error if error.file else scenario.error("router", error.message, error.hint) from None
     if config.regret:
+        from simulator.fleet.regret import WithRegret
+
         router = WithRegret(router)
     features = RouterFeatures.of(router)
     if (features.hears_ends or features.tells_regret) and any(group.role != "both" for group in scenario.fleet or ()):

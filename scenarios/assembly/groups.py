@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from scenarios.assembly.unused_keys import unused
-from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.left_out import Around
-from scenarios.schema.scenario import GroupConfig, Scenario
+from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.origin import Origin
 from simulator.errors import InputError
 from simulator.fleet.group import Role
 
 if TYPE_CHECKING:
+    from scenarios.schema.autoscaling import AutoscalingConfig
+    from scenarios.schema.group import GroupConfig
     from scenarios.schema.source.yaml_source import KeyPath
 
 

@@ -1,22 +1,26 @@
 """The KV cache of a scenario whose model's layers keep different things of a request."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import policy_label
 from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.groups import ConnectedGroups
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan
 from simulator.hardware.layer_caches import layer_caches
 from simulator.hardware.layer_types import CHUNK
-from simulator.memory.blocks import KVBlocks
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class
 from simulator.timing.drafter import draft_head
+
+if TYPE_CHECKING:
+    from simulator.memory.blocks import KVBlocks
 
 _KEY = "engine.disable_hybrid_kv_cache_manager"
 
@@ -116,4 +120,6 @@ def blocks_of(scenario: Scenario, plan: KVPlan) -> Callable[[int, int], KVBlocks
     if retention is not None and any(retention % chunk for chunk in chunks):
         what = f"{retention} is no multiple of {max(chunks)} tokens, a chunk of hardware.kv_offload"
         raise scenario.error("engine.prefix_cache_retention_interval", what, f"allowed: 0, {max(chunks)}, ..., all")
+    from simulator.engine.connector.groups import ConnectedGroups
+
     return lambda usable, host: ConnectedGroups(plan, usable, retention)

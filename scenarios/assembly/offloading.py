@@ -7,13 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.unused_keys import drafts, verifies_drafts
-from scenarios.schema.kv_offload import KVOffload
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import Connected, ConnectedBlocks
-from simulator.engine.connector.offloading import Offloading
-from simulator.engine.connector.tiering import Tiering
 from simulator.hardware.kv import GIB, KVCache
-from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.named_class import split_class
 from simulator.policies import REAL_POLICIES, built_in_policies
 from simulator.policies.chunked_prefill.versions import NEWEST
@@ -21,7 +16,11 @@ from simulator.policies.chunked_prefill.versions import NEWEST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scenarios.schema.kv_offload import KVOffload
+    from simulator.engine.connector.blocks import Connected
+    from simulator.engine.connector.offloading import Offloading
     from simulator.memory.blocks import KVBlocks
+    from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 
 _KEY = "hardware.kv_offload"
 _PAGE = 4096  # bytes: a chunk of each GPU begins on a page of the host
@@ -34,6 +33,9 @@ class MakeOffloading:
     config: OffloadConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Offloading:
+        from simulator.engine.connector.offloading import Offloading
+        from simulator.engine.connector.tiering import Tiering
+
         kind = Tiering if self.config.tiers else Offloading
         return kind(self.config, blocks, overlaps=overlaps)
 
@@ -44,6 +46,8 @@ def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
     if given is None:
         return None
     _check(scenario)
+    from simulator.memory.offload import OffloadConfig
+
     hardware = scenario.hardware
     of_each_gpu = -(-kv.bytes_per_block * given.blocks_per_chunk // _PAGE) * _PAGE
     chunks = int(given.host_gib * GIB) // (of_each_gpu * hardware.tensor_parallel)
@@ -73,6 +77,8 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
     if given.tiers and given.store_threshold > 1:
         what = f"a threshold of {given.store_threshold} offers is not put together with tiers, as in vLLM"
         raise scenario.error(f"{_KEY}.store_threshold", what, "leave it out, or leave out tiers")
+    from simulator.memory.offload import FurtherTierConfig
+
     found = []
     for place, tier in enumerate(given.tiers or ()):
         chunks = None if tier.size_gib is None else int(tier.size_gib * GIB) // chunk_bytes
@@ -85,6 +91,8 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
 
 def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:
     """The maker of blocks that a connector reads and writes."""
+    from simulator.engine.connector.blocks import ConnectedBlocks
+
     return partial(ConnectedBlocks, block_size=block_size)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from scenarios.assembly.groups import Group
 from scenarios.assembly.replica_parts import ReplicaParts
 from scenarios.schema.scenario import Scenario
-from simulator.engine.connector.blocks import Connected, ConnectedBlocks
-from simulator.engine.connector.pull import Pull, PullConfig
 
 if TYPE_CHECKING:
+    from simulator.engine.connector.blocks import Connected
+    from simulator.engine.connector.pull import Pull, PullConfig
+
     Fails = Callable[[int], bool]
 
 
@@ -26,6 +27,9 @@ class MakePull:
     config: PullConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Pull:
+        from simulator.engine.connector.blocks import ConnectedBlocks
+        from simulator.engine.connector.pull import Pull
+
         assert isinstance(blocks, ConnectedBlocks)
         return Pull(self.config, {}, blocks.block_size, overlaps=overlaps)
 
@@ -52,6 +56,9 @@ def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], 
     link, own = scenario.kv_transfer, group.scenario
     if link is None or link.connector is None or group.role != "decode":
         return build(own)
+    from simulator.engine.connector.blocks import ConnectedBlocks
+    from simulator.engine.connector.pull import PullConfig
+
     caches, engine = own.engine.enable_prefix_caching, own.engine
     parts = build(own)
     if (

@@ -1,14 +1,15 @@
 """Speculative decoding of a scenario's replicas: the engine's configuration, the law of acceptance, the drafter."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from scenarios.assembly.unused_keys import takes_ahead, verifies_drafts
-from scenarios.schema.around import HostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.cost.roofline import RooflineCostConfig
-from scenarios.schema.scenario import Scenario, TraceWorkload
-from scenarios.schema.speculative import AcceptanceConfig, SpeculativeDecoding
+from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -29,6 +30,9 @@ from simulator.timing.drafter import (
     memory_of,
 )
 from simulator.timing.roofline_cost import Roofline
+
+if TYPE_CHECKING:
+    from scenarios.schema.speculative import AcceptanceConfig, SpeculativeDecoding
 
 _KEY = "engine.speculative_config"
 
@@ -81,7 +85,7 @@ def _acceptance(scenario: Scenario, given: SpeculativeDecoding) -> Acceptance:
     law: str | AcceptanceConfig | None = given.acceptance or preset_of(scenario.resolve_model().name, given.method)
     if law is not None:
         usual = DrawnAcceptance(_rates(scenario, law, given, f"{_KEY}.acceptance"), key)
-    elif not isinstance(scenario.workload, TraceWorkload):
+    elif not hasattr(scenario.workload, "trace"):
         raise _not_known(scenario)
     by_class = {
         name: DrawnAcceptance(_rates(scenario, law, given, f"{_KEY}.acceptance_by_class.{name}"), key)
@@ -163,6 +167,7 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
 def _pass(scenario: Scenario, own: Model) -> CostModel:
     """The cost of a pass of a draft model: measured kernels where the scenario's cost has them, else its roofline."""
     if isinstance(scenario.resolve_cost(), ProfileCostConfig):
+        from scenarios.schema.around import HostConfig
         from simulator.timing.profile import ProfileCost
 
         changed = {"model": own.name, "host": HostConfig(step_s=0.0, per_seq_s=0.0)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.engine import ENGINE_KEYS
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.vllm_names import where
 from simulator.errors import did_you_mean
@@ -105,6 +105,8 @@ def _asks_for_something(key: str, value: object) -> bool:
 
     A switch that is off asks nothing of a policy without it, where its default is null.
     """
+    from scenarios.schema.declared import DECLARED
+
     if key not in DECLARED:
         return True
     default = DECLARED[key][0].default
@@ -113,6 +115,8 @@ def _asks_for_something(key: str, value: object) -> bool:
 
 def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:
     """Return message and hint for an unused key: the policies or orders that take it, or the key that was meant."""
+    from scenarios.schema.declared import DECLARED
+
     policy = scenario.engine.policy
     own = policy_parameters(policy_class(policy))
     orders = ", ".join(order for order, kind in QUEUES.items() if key in kind.parameters and not kind.is_internal)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from scenarios.assembly.groups import groups_of
-from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean
+from scenarios.schema.trace import TraceWorkload
 from simulator.policies import policies_with
 from simulator.workload import Workload
 

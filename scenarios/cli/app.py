@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from io import TextIOWrapper
 from typing import Any
@@ -56,6 +56,11 @@ def _red(text: str) -> str:
     return f"\x1b[1;31m{text}\x1b[0m" if wants_colour(sys.stderr) else text
 
 
+def app(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line; of a command of these words, only what it names."""
+    return command_line(_guarded, words)
+
+
 def main() -> None:
     """The command `batchlab`."""
     for stream in (sys.stdout, sys.stderr):
@@ -69,7 +74,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     keep_byte_code()
     signal.signal(signal.SIGTERM, _stop)
-    command_line(_guarded, sys.argv[1:])(prog_name="batchlab")
+    app(sys.argv[1:])(prog_name="batchlab")
 
 
 def _stop(number: int, frame: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +13,17 @@ from scenarios.generate.arrivals import draw_arrivals, expected_arrivals
 from scenarios.generate.durations import draw_times
 from scenarios.generate.requests import draw_requests
 from scenarios.generate.sessions import cut
-from scenarios.schema import arrivals as schema
 from scenarios.schema.arrival import Arrival, MeanRate
-from scenarios.schema.client import ClientConfig
+from scenarios.schema.arrivals.closed_loop import ClosedLoop as ClosedLoopConfig
 from scenarios.schema.workload import MOST_REQUESTS, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
 from simulator.client import Client
 from simulator.errors import InputError
 from simulator.workload import ClosedLoop, Floats, Ints, Workload
+
+if TYPE_CHECKING:
+    from scenarios.schema.any_arrival import AnyArrival
+    from scenarios.schema.client import ClientConfig
 
 _LEAST_SESSIONS = 64  # drawn at once
 
@@ -102,14 +106,14 @@ def at_mean_rate(config: GeneratedWorkload, rate: float) -> GeneratedWorkload:
     return plain.model_copy(update={"arrival": shared, "classes": classes, "preset": None, "rate": None})
 
 
-def _denser(arrival: schema.AnyArrival, factor: float) -> schema.AnyArrival:
-    if isinstance(arrival, schema.ClosedLoop):
+def _denser(arrival: AnyArrival, factor: float) -> AnyArrival:
+    if isinstance(arrival, ClosedLoopConfig):
         return arrival
     return arrival.model_copy(update={"rate": arrival.rate * factor})
 
 
 def _closed_loop(
-    config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int, loop: schema.ClosedLoop, shared: _Shared
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int, loop: ClosedLoopConfig, shared: _Shared
 ) -> ClosedLoop:
     """Users and their pool, which is drawn as far as it is needed."""
 
@@ -156,7 +160,7 @@ class _Shared:
 
 
 _Source = tuple[Arrival, _Shared]
-_Loop = tuple[schema.ClosedLoop, _Shared]
+_Loop = tuple[ClosedLoopConfig, _Shared]
 
 
 def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> tuple[list[_Source], list[_Loop]]:
@@ -170,8 +174,8 @@ def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> tuple
         sharing = [(index, entry) for index, entry in enumerate(classes) if entry.arrival is None]
         shares = tuple(1.0 if entry.share is None else entry.share for _, entry in sharing)
         found.append((config.shared, _Shared("", tuple(index for index, _ in sharing), shares)))
-    loops = [(arrival, shared) for arrival, shared in found if isinstance(arrival, schema.ClosedLoop)]
-    return [(arrival, shared) for arrival, shared in found if not isinstance(arrival, schema.ClosedLoop)], loops
+    loops = [(arrival, shared) for arrival, shared in found if isinstance(arrival, ClosedLoopConfig)]
+    return [(arrival, shared) for arrival, shared in found if not isinstance(arrival, ClosedLoopConfig)], loops
 
 
 def _arrivals(

@@ -13,8 +13,8 @@ from scenarios.assembly.workloads import build_workload, is_random
 from scenarios.generate.classes import at_mean_rate, mean_rate
 from scenarios.plan.search import rounded
 from scenarios.schema.loader import load
-from scenarios.schema.scenario import Scenario, TraceWorkload
-from scenarios.schema.trace import TraceConfig
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.trace import TraceConfig, TraceWorkload
 from simulator.workload import Workload
 
 _KEPT = 12  # workloads that are kept: those of the seeds at a few rates

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
-from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
+from scenarios.schema.cost.linear import LinearCostConfig
+from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__

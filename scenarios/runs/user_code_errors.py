@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scenarios.assembly.fleet_parts import BuiltGroup
-from scenarios.schema.cost import OwnCostConfig
+from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 

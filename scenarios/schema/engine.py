@@ -1,38 +1,37 @@
 """The `engine:` of a scenario: a batching policy, its parameters, and what the engine itself can do.
 
-Parameters and their limits are declared by the policies and the queue orders (`simulator.parameters`); the model here
-is put together from these declarations when it is imported.
+Parameters and their limits are declared by the policies and the queue orders (`simulator.parameters`). A scenario needs
+those of its policy; `scenarios.schema.declared` puts all of them together.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import partial, reduce
-from operator import or_
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import DocInfo, Unit, doc
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    create_model,
-    model_validator,
-)
+from annotated_types import Unit, doc
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from scenarios.schema.allowed import whole_schema
-from scenarios.schema.releases import with_known
-from scenarios.schema.source.hints import as_number, did_you_mean, refusal
-from scenarios.schema.speculative import SpeculativeDecoding
+from scenarios.schema.later import later
+from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
 from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
+
+if TYPE_CHECKING:
+    from scenarios.schema.speculative import SpeculativeDecoding
+else:
+    SpeculativeDecoding = later("scenarios.schema.speculative:SpeculativeDecoding")
+
+
+def _speculative_schema() -> dict[str, Any]:
+    from scenarios.schema.speculative import SpeculativeDecoding as Whole
+
+    return whole_schema(Whole)
+
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
@@ -73,7 +72,7 @@ class Engine(Strict):
 
     speculative_config: Annotated[
         SpeculativeDecoding | None,
-        JsonSchema(lambda: whole_schema(SpeculativeDecoding)),
+        JsonSchema(_speculative_schema),
         doc("speculative decoding: drafter, number of drafts, and how many are accepted; null: none"),
     ] = None
 
@@ -177,92 +176,54 @@ ENGINE_KEYS = tuple(Engine.model_fields)
 """The keys that are no parameters of a policy."""
 
 
-def _declared() -> dict[str, list[Parameter]]:
-    """Every parameter of a built-in policy or of an order that can be chosen, with each of its declarations.
-
-    Those of the default policy come first.
-    """
-    names = sorted(named_policies(), key=lambda name: name != DEFAULT_POLICY)
-    owners = [policy_parameters(policy_class(name)) for name in names]
-    owners += [kind.parameters for kind in QUEUES.values() if not kind.is_internal]
-    found: dict[str, list[Parameter]] = {}
-    for owner in owners:
-        for key, parameter in owner.items():
-            found.setdefault(key, []).append(parameter)
-    return found
-
-
-DECLARED: Mapping[str, list[Parameter]] = _declared()
-DEFAULT_BUDGET: int = DECLARED["max_num_batched_tokens"][0].default
+DEFAULT_BUDGET: int = policy_parameters(policy_class(DEFAULT_POLICY))["max_num_batched_tokens"].default
 """The tokens of a step under a policy that bounds them by no parameter."""
 
 
-def _field(declared: list[Parameter]) -> Any:
-    """A field of the model that takes what any of the declarations takes; the policy's own limits come after it."""
-    words = tuple(dict.fromkeys(word for parameter in declared for word in parameter.words))
-    kinds = list(dict.fromkeys(_without_doc(parameter.annotation) for parameter in declared))
-    kind: Any = kinds[0]
-    if len(kinds) > 1:
-        kind = Literal[words] if words and all(get_origin(each) is Literal for each in kinds) else reduce(or_, kinds)
-    if words:
-        kind = Annotated[kind, BeforeValidator(partial(_as_word, words))]
-    defaults = [parameter.default for parameter in declared]
-    default = defaults[0] if all(other == defaults[0] for other in defaults) else None
-    default = None if default is MISSING else default  # its policy says that it must be given
-    return kind, Field(default=default)
-
-
-def _without_doc(annotation: Any) -> Any:
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    inner, *metadata = get_args(annotation)
-    limits = [item for item in metadata if not isinstance(item, DocInfo)]
-    return reduce(lambda kind, limit: Annotated[kind, limit], limits, inner)
-
-
-_RELEASE = re.compile(r"v?(\d+\.\d+)\.\d[\w.+-]*$")
-
-
-def _as_word(words: Iterable[str], value: object) -> object:
-    """The word that is meant: YAML takes 0.20 without quotes for a number, and a patch (0.20.1) follows its release."""
-    if isinstance(value, float):
-        return next((word for word in words if as_number(word) == value), value)
-    release = _RELEASE.match(value) if isinstance(value, str) else None
-    return release[1] if release is not None and release[1] in words else value
-
-
-def _built_in(policy: str) -> str:
+def built_in(policy: str) -> str:
+    """The name of a built-in policy; refused if it is none."""
     if policy in named_policies():
         return policy
     raise refusal(f"unknown policy {policy!r}", did_you_mean(policy, named_policies()))
 
 
-class _Closed(Engine):
-    model_config = ConfigDict(extra="forbid")
+class NamedEngine(Engine):
+    """The engine of a policy that has a name: of `batchlab list policies`.
 
-    policy: Annotated[str, AfterValidator(_built_in)] = DEFAULT_POLICY
+    Its further keys are those of `scenarios.schema.declared.BuiltInEngine`, which is the schema of all policies
+    together: it is read only if this policy alone does not say that the values are right.
+    """
 
-    @model_validator(mode="wrap")
+    policy: Annotated[str, AfterValidator(built_in)] = DEFAULT_POLICY
+
+    @model_validator(mode="before")
     @classmethod
-    def _of_a_known_release(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Take the nearest known release for one that is not, and remember which it was."""
-        if not isinstance(data, Mapping):
-            return handler(data)
-        known, asked = with_known(data)
-        found = handler(known)
-        found._asked_release = asked
-        return found
+    def _in_order(cls, data: Any) -> Any:
+        """Bring parameters into the schema's order: the default policy's, then those of this policy and its order."""
+        if not isinstance(data, Mapping) or not _is_named(data):
+            return data
+        places = {key: place for place, key in enumerate((*_parameters({}), *_parameters(data)))}
+        return dict(sorted(data.items(), key=lambda item: places.get(item[0], len(places))))
 
 
-if TYPE_CHECKING:
+def _is_named(data: Mapping[str, Any]) -> bool:
+    return data.get("policy", DEFAULT_POLICY) in named_policies()
 
-    class BuiltInEngine(_Closed):
-        """The engine of a built-in policy: a field for every parameter that a policy or an order declares."""
-else:
-    BuiltInEngine = create_model(
-        "BuiltInEngine",
-        __base__=_Closed,
-        __module__=__name__,
-        __doc__="The engine of a built-in policy: a field for every parameter that a policy or an order declares.",
-        **{key: _field(declared) for key, declared in DECLARED.items()},
-    )
+
+def _parameters(data: Mapping[str, Any]) -> dict[str, Parameter]:
+    """The parameters of the policy and of the order that a mapping names, by name."""
+    own = policy_parameters(policy_class(data.get("policy", DEFAULT_POLICY)))
+    order = data.get("order", own["order"].default) if "order" in own else None
+    return {**own, **(QUEUES[order].parameters if isinstance(order, str) and order in QUEUES else {})}
+
+
+def named_at(value: object) -> str | None:
+    """The place of the engine of a mapping that its policy alone can judge, for `later`; None for any other."""
+    if isinstance(value, NamedEngine):
+        return f"{__name__}:{NamedEngine.__name__}"
+    if not isinstance(value, Mapping) or not _is_named(value):
+        return None
+    known = _parameters(value)
+    given = {key: item for key, item in value.items() if key not in ENGINE_KEYS}
+    are_right = all(key in known and known[key].is_just(item) for key, item in given.items())
+    return f"{__name__}:{NamedEngine.__name__}" if are_right else None

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from scenarios.schema.cost import AutoCostConfig, LinearCostConfig, OwnCostConfig
+from scenarios.schema.cost.linear import LinearCostConfig
+from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.engine import ONLY_GIVEN
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class, policy_parameters, server_of
@@ -47,6 +48,8 @@ class Defaults:
         for path, value in self.taken.items():
             room, _, key = path.partition(".")
             rooms[room][key] = value
+        from scenarios.schema.cost.auto import AutoCostConfig
+
         hardware = scenario.hardware.model_copy()
         hardware.__dict__.update(rooms["hardware"])
         cost = scenario.cost if "cost" in scenario.model_fields_set else AutoCostConfig(kind="auto")

@@ -8,12 +8,13 @@ distribution is rounded to the nearest one, and a bound takes in the half token 
 import bisect
 import itertools
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Unit, doc
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios import normal
+from scenarios.schema.later import by_word, later
 from scenarios.schema.source.hints import as_number
 from scenarios.schema.strict import Strict
 
@@ -270,9 +271,22 @@ class Empirical(_Bounded):
             raise ValueError(f"none of the values lies within min {self.lowest} and max {self.highest}")
 
 
-LengthConfig = Annotated[
-    Fixed | Uniform | Normal | LogNormal | LogNormalPareto | Empirical, Field(discriminator="dist")
-]
+AnyLength = Annotated[Fixed | Uniform | Normal | LogNormal | LogNormalPareto | Empirical, Field(discriminator="dist")]
+_HERE = {
+    "fixed": Fixed,
+    "uniform": Uniform,
+    "normal": Normal,
+    "lognormal": LogNormal,
+    "lognormal_pareto": LogNormalPareto,
+    "empirical": Empirical,
+}
+
+if TYPE_CHECKING:
+    LengthConfig = AnyLength
+else:
+    LengthConfig = later(
+        f"{__name__}:AnyLength", by_word("dist", {word: f"{__name__}:{kind.__name__}" for word, kind in _HERE.items()})
+    )
 
 
 _Z99 = normal.quantile(0.99)

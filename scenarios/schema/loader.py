@@ -13,8 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from scenarios.places import unset_hint, with_variables
-from scenarios.schema.cost import OwnCostConfig
-from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.cost.own import OwnCostConfig
+from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
 from scenarios.schema.source.origin import Origin
@@ -295,10 +295,10 @@ def _together(contradictions: list[Finding], others: list[Finding]) -> list[Find
 
 def _missing_files(scenario: Scenario) -> list[Finding]:
     found = []
-    if isinstance(scenario.workload, TraceWorkload) and not _exists(scenario.workload.path):
+    path: Path | None = getattr(scenario.workload, "path", None)  # of a trace
+    if path is not None and not _exists(path):
         from scenarios.traces.sources import public_source_hint
 
-        path = scenario.workload.path
         found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
     file = scenario.engine.policy_file
     if file is not None and not _exists(file):

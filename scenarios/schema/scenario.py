@@ -7,7 +7,7 @@ goes wrong together is said by the validators here, through `refusal`.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from annotated_types import doc
 from pydantic import (
@@ -23,26 +23,18 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import gpu_schema, model_schema, router_schema
-from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig, filtered
-from scenarios.schema.autoscaling import AutoscalingConfig
-from scenarios.schema.cost import AutoCostConfig, Cost, RooflineCostConfig
-from scenarios.schema.energy import EnergyConfig
-from scenarios.schema.engine import BuiltInEngine, Engine
+from scenarios.schema.cost import cost_at
+from scenarios.schema.cost.roofline import RooflineCostConfig
+from scenarios.schema.engine import Engine, NamedEngine, named_at
 from scenarios.schema.engine_keys import engine_schema
-from scenarios.schema.flow_control import FlowControlConfig
-from scenarios.schema.kv_offload import KVOffload, offload_schema
-from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
+from scenarios.schema.later import later
 from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.measure import Measure
-from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.router import Router, RouterConfig, as_config
-from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.trace import TraceConfig, TraceWorkload
-from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, custom_gpu, find_gpu
 from simulator.hardware.models import Model, custom_model, find_model
@@ -50,11 +42,36 @@ from simulator.hardware.stages import layers_of_stages
 from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
+    from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
+    from scenarios.schema.cost.kinds import Cost
+    from scenarios.schema.declared import AnyNamedEngine
+    from scenarios.schema.energy import EnergyConfig
+    from scenarios.schema.flow_control import FlowControlConfig
+    from scenarios.schema.group import GroupConfig
+    from scenarios.schema.kv_offload import KVOffload
+    from scenarios.schema.kv_transfer import KVTransferConfig
+    from scenarios.schema.pipeline import PipelineLink
+    from scenarios.schema.slo import SloConfig
+    from scenarios.schema.trace import TraceWorkload
+    from scenarios.schema.workload import GeneratedWorkload
     from simulator.front_end import FrontEnd
     from simulator.metrics.slo import Slo
     from simulator.timing.host import Host
-
-__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "TraceConfig", "TraceWorkload"]
+else:
+    AnyNamedEngine = later("scenarios.schema.declared:AnyNamedEngine", named_at)
+    Cost = later("scenarios.schema.cost.kinds:Cost", cost_at)
+    EnergyConfig = later("scenarios.schema.energy:EnergyConfig")
+    FlowControlConfig = later("scenarios.schema.flow_control:FlowControlConfig")
+    FrontEndConfig = later("scenarios.schema.around:FrontEndConfig")
+    GeneratedWorkload = later("scenarios.schema.workload:GeneratedWorkload")
+    GroupConfig = later("scenarios.schema.group:GroupConfig")
+    HostConfig = later("scenarios.schema.around:HostConfig")
+    KVOffload = later("scenarios.schema.kv_offload:KVOffload")
+    KVTransferConfig = later("scenarios.schema.kv_transfer:KVTransferConfig")
+    PipelineLink = later("scenarios.schema.pipeline:PipelineLink")
+    SamplingConfig = later("scenarios.schema.around:SamplingConfig")
+    SloConfig = later("scenarios.schema.slo:SloConfig")
+    TraceWorkload = later("scenarios.schema.trace:TraceWorkload")
 
 
 def _by_shape(name: str, mapping: str) -> Discriminator:
@@ -73,6 +90,12 @@ def _refusing(check: Callable[[Any], object]) -> AfterValidator:
         return value
 
     return AfterValidator(validate)
+
+
+def _offload_schema() -> dict[str, Any]:
+    from scenarios.schema.kv_offload import offload_schema
+
+    return offload_schema()
 
 
 class Hardware(Strict):
@@ -111,7 +134,7 @@ class Hardware(Strict):
     swap_space_gib: Annotated[float, Field(ge=0, le=1e6), doc("host memory for swapped KV blocks, for each GPU")] = 0.0
     kv_offload: Annotated[
         KVOffload | None,
-        JsonSchema(offload_schema),
+        JsonSchema(_offload_schema),
         doc("host memory that KV is stored in, and loaded from; null: none"),
     ] = None
     enable_expert_parallel: Annotated[
@@ -137,54 +160,12 @@ class Hardware(Strict):
 def _workload_tag(value: object) -> str:
     if isinstance(value, Mapping):
         return "<trace>" if value.get("trace") is not None else "<generated>"
-    return "<trace>" if isinstance(value, TraceWorkload) else "<generated>"
+    return "<trace>" if hasattr(value, "trace") else "<generated>"
 
 
 def _engine_tag(value: object) -> str:
     policy = value.get("policy") if isinstance(value, Mapping) else getattr(value, "policy", None)
     return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
-
-
-class GroupConfig(Strict):
-    """Replicas of one kind. What a group leaves out is as at the scenario's top level; of `hardware` and `engine`, key
-    by key, but for keys of the engine that another policy than the scenario's does not take."""
-
-    name: Annotated[
-        str,
-        Field(max_length=60, pattern=r"^[^\W_][\w.+-]*$", description="at most 60 letters, digits and _ . + -"),
-        doc("name of the group, in reports"),
-    ]
-    replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers of the group")] = 1
-    model: Annotated[str | dict[str, Any] | None, JsonSchema(model_schema), doc("its model")] = None
-    hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
-    cost: Annotated[dict[str, Any] | None, doc("its `cost`, which replaces the scenario's")] = None
-    host: Annotated[dict[str, Any] | None, doc("its `host`, which replaces the scenario's")] = None
-    engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
-    role: Annotated[
-        Literal["both", "prefill", "decode"],
-        doc("part of each request that the group serves; KV moves from prefill to decode"),
-    ] = "both"
-    autoscaling: Annotated[AutoscalingConfig | None, doc("rule for the number of its replicas; null: fixed")] = None
-
-    @property
-    def initial_replicas(self) -> int:
-        """Servers at the start: `replicas`, where that is given or nothing scales."""
-        scales = self.autoscaling is not None and "replicas" not in self.model_fields_set
-        return self.autoscaling.min_replicas if self.autoscaling is not None and scales else self.replicas
-
-    @property
-    def scales(self) -> AutoscalingConfig | None:
-        """The rule, where it leaves a choice."""
-        rule = self.autoscaling
-        return None if rule is None or rule.min_replicas == rule.max_replicas else rule
-
-    @model_validator(mode="after")
-    def _within_limits(self) -> Self:
-        rule = self.autoscaling
-        if rule is not None and not rule.min_replicas <= self.initial_replicas <= rule.max_replicas:
-            limits = f"autoscaling's {rule.min_replicas} to {rule.max_replicas}"
-            raise refusal(f"{self.initial_replicas} is outside {limits}", "leave it out: min_replicas", key="replicas")
-        return self
 
 
 class Scenario(Strict):
@@ -225,11 +206,11 @@ class Scenario(Strict):
         doc("requests: read from a trace, or generated by class"),
     ]
     engine: Annotated[
-        Annotated[BuiltInEngine, Tag("<built-in>")] | Annotated[Engine, Tag("<user>")],
+        Annotated[AnyNamedEngine, Tag("<built-in>")] | Annotated[Engine, Tag("<user>")],
         Discriminator(_engine_tag),
         JsonSchema(engine_schema),
         doc("batching policy and its parameters"),
-    ] = BuiltInEngine()
+    ] = NamedEngine()
     replicas: Annotated[
         int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` x `pipeline_parallel` GPUs")
     ] = 1
@@ -334,13 +315,19 @@ class Scenario(Strict):
 
     def resolve_cost(self) -> Cost:
         """The source of the step times, `auto` being what it stands for."""
-        return self.cost.chosen(self)[0] if isinstance(self.cost, AutoCostConfig) else self.cost
+        if self.cost.kind != "auto":
+            return self.cost
+        from scenarios.schema.cost.auto import AutoCostConfig
+
+        assert isinstance(self.cost, AutoCostConfig)
+        return self.cost.chosen(self)[0]
 
     def resolve_host(self) -> "Host":
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.
 
         A kind of cost that has the host in its own times adds nothing by default.
         """
+        from scenarios.schema.around import filtered
         from simulator.policies import server_of
         from simulator.timing.host import Host
 
@@ -378,8 +365,8 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
-        if isinstance(self.workload, GeneratedWorkload) and self.slo is not None:
-            names = [each.name for each in self.workload.all_classes()]
+        if self.slo is not None and (classes := getattr(self.workload, "all_classes", None)) is not None:
+            names = [each.name for each in classes()]
             for name in self.slo.classes:
                 if name not in names:
                     raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))
@@ -395,6 +382,8 @@ class Scenario(Strict):
                 if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
                     where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
                     raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
+            from scenarios.schema.kv_transfer import check_roles
+
             check_roles({group.role for group in self.fleet})
             names = [group.name for group in self.fleet]
             for place, name in enumerate(names):

@@ -12,25 +12,40 @@ there, as a server does it.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from annotated_types import Unit, doc
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
 from scenarios.schema.arrival import MeanRate, Rate
-from scenarios.schema.arrivals import AnyArrival, ArrivalConfig, ClosedLoop
-from scenarios.schema.benchmark import BenchmarkConfig
-from scenarios.schema.client import ClientConfig
-from scenarios.schema.images import ImagesConfig
+from scenarios.schema.arrivals import process_at
+from scenarios.schema.arrivals.closed_loop import ClosedLoop
+from scenarios.schema.later import later
 from scenarios.schema.lengths import Fixed, Length, LengthConfig
-from scenarios.schema.lora import LoraConfig
-from scenarios.schema.predictor import Predictor
-from scenarios.schema.prefix import Prefix
 from scenarios.schema.presets import PRESETS, PresetName
-from scenarios.schema.sessions import SessionConfig
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import Strict
+
+if TYPE_CHECKING:
+    from scenarios.schema.any_arrival import AnyArrival, ArrivalConfig
+    from scenarios.schema.benchmark import BenchmarkConfig
+    from scenarios.schema.client import ClientConfig
+    from scenarios.schema.images import ImagesConfig
+    from scenarios.schema.lora import LoraConfig
+    from scenarios.schema.predictor import Predictor
+    from scenarios.schema.prefix import Prefix
+    from scenarios.schema.sessions import SessionConfig
+else:
+    AnyArrival = later("scenarios.schema.any_arrival:AnyArrival", process_at)
+    BenchmarkConfig = later("scenarios.schema.benchmark:BenchmarkConfig")
+    ClientConfig = later("scenarios.schema.client:ClientConfig")
+    ImagesConfig = later("scenarios.schema.images:ImagesConfig")
+    LoraConfig = later("scenarios.schema.lora:LoraConfig")
+    Predictor = later("scenarios.schema.predictor:Predictor")
+    Prefix = later("scenarios.schema.prefix:Prefix")
+    SessionConfig = later("scenarios.schema.sessions:SessionConfig")
 
 MOST_REQUESTS = 50_000_000  # a workload is held in memory: some 50 bytes a request here, more in the simulator
 Positive = Annotated[float, Field(gt=0)]
@@ -148,13 +163,18 @@ def _check_corr(corr: float, *lengths: LengthConfig | None) -> None:
         raise ValueError("corr needs lengths that vary; with dist: fixed all are equal")
 
 
-def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> ArrivalConfig:
+def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> "ArrivalConfig":
     """A preset's arrivals with this mean rate."""
-    alike: ArrivalConfig = _ARRIVAL.validate_python(arrival)
+    alike = _arrivals().validate_python(arrival)
     return alike.model_copy(update={"rate": alike.rate * rate / alike.mean_rate})
 
 
-_ARRIVAL: TypeAdapter[ArrivalConfig] = TypeAdapter(ArrivalConfig, config=ConfigDict(defer_build=True))
+@cache
+def _arrivals() -> "TypeAdapter[ArrivalConfig]":
+    from scenarios.schema.any_arrival import ArrivalConfig
+
+    return TypeAdapter(ArrivalConfig)
+
 
 AnyClass = Annotated[
     Annotated[ClassConfig, Tag("<class>")] | Annotated[PresetClass, Tag("<preset>")],
@@ -215,7 +235,7 @@ class GeneratedWorkload(Strict):
         return tuple(part for entry in entries for part in entry.complete(shares=shares))
 
     @property
-    def shared(self) -> AnyArrival | None:
+    def shared(self) -> "AnyArrival | None":
         """The arrivals that classes without their own share."""
         if self.benchmark is not None:
             return self.benchmark.users()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from scenarios.assembly.workloads import build_workload
 from scenarios.schema.loader import load
-from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.trace import TraceWorkload
 from simulator.errors import InputError
 
 SEEDS = 8

@@ -8,7 +8,8 @@ from hashlib import sha256
 import numpy as np
 
 from scenarios.assembly.workloads import build_workload
-from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.trace import TraceWorkload
 from scenarios.serve.calls import Call, ChatCall, CompletionCall
 from scenarios.serve.refusals import RefusedError
 from scenarios.serve.tokenizer import Answer, Tokenizer

@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.assembly.workloads import build_workload, check_content
-from scenarios.schema.cost import ProfileCostConfig
+from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary

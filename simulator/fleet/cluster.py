@@ -1,16 +1,16 @@
 """Replicas on one clock behind a router: all of a run but its requests."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
-from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
-from simulator.fleet.gateway import FlowControl, Gateway
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
-from simulator.fleet.regret import Regret
 from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.scaling import Scaling
@@ -20,6 +20,10 @@ from simulator.metrics.slo import Slo
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
 from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.fleet.disaggregation import Disaggregation
+    from simulator.fleet.gateway import FlowControl, Gateway
 
 
 class Cluster:
@@ -63,20 +67,27 @@ class Cluster:
             self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
             self.dispatch.admission = self.fleet.admission
             if features.tells_regret:
+                from simulator.fleet.regret import Regret
+
                 self.dispatch.regret = Regret(self.fleet.replicas, recorder.regrets.add)
         else:
             speed = link or LinkSpeed()
             self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)
         self._scaling = Scaling(clock, groups, self.fleet, self.dispatch.replicas, recorder, slo)
-        self.halves = self.dispatch if isinstance(self.dispatch, Disaggregation) else None
+        self.halves: Disaggregation | None = None if isinstance(self.dispatch, Dispatch) else self.dispatch
+        self._gateway: Gateway | None = None
         if flow_control is not None:
+            from simulator.fleet.gateway import Gateway
+
             look_s = signal_interval_s if all(side.looks is not None for side in self.dispatch.sides) else 0.0
-            self.dispatch = Gateway(clock, self.dispatch, flow_control, recorder, on_end, self.fleet.loads, look_s)
+            self.dispatch = self._gateway = Gateway(
+                clock, self.dispatch, flow_control, recorder, on_end, self.fleet.loads, look_s
+            )
 
     def records(self, workload: Workload) -> Records:
         """The records of a run that is over; requests that have not ended are recorded as unfinished."""
         self.fleet.abandon()
-        if isinstance(self.dispatch, Gateway):
-            self.dispatch.abandon()
+        if self._gateway is not None:
+            self._gateway.abandon()
         self._scaling.record(self._recorder.end_s())
         return self._recorder.records(workload, self.fleet.groups)

@@ -1,33 +1,33 @@
 """The replicas of a run: group after group, numbered through."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.engine.admission import NO_CAPS, Admission
-from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
-from simulator.engine.connector.loop import ConnectedLoop
-from simulator.engine.connector.replica import ConnectedReplica
-from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
-from simulator.engine.hybrid.replica import GroupedReplica
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
-from simulator.engine.pipeline.batch_queue import BatchQueueLoop
-from simulator.engine.pipeline.replica import PipelinedReplica
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.replica_parts import ReplicaParts
-from simulator.engine.speculative.ahead_replica import AheadReplica
-from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens
 from simulator.plan import PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
+
+if TYPE_CHECKING:
+    from simulator.engine.async_scheduling import AsyncLoop
+    from simulator.engine.connector.loop import ConnectedLoop
+    from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+
+    _Loop = Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
 
 
 class Fleet:
@@ -128,12 +128,19 @@ class Fleet:
             if group.role != "both" or group.pipeline is not None:
                 what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
-            make = GroupedReplica if group.speculation is None else make
+            if group.speculation is None:
+                from simulator.engine.hybrid.replica import GroupedReplica
+
+                make = GroupedReplica
         if group.connector is not None:
             _check_alone(group, "a KV connector", _NOT_WITH_CONNECTOR, "no hardware.kv_offload")
+            from simulator.engine.connector.replica import ConnectedReplica
+
             make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
             _check_alone(group, "a pipeline", _NOT_WITH_PIPELINE, "hardware.pipeline_parallel: 1")
+            from simulator.engine.pipeline.replica import PipelinedReplica
+
             make = partial(PipelinedReplica, group.pipeline)
         return [
             make(
@@ -158,6 +165,8 @@ class Fleet:
     def _drive(self, group: ReplicaGroup, replicas: list[Replica]) -> list[Intake]:
         """Start the processes that drive the replicas; returns where each takes its requests."""
         if group.group_cost is not None:
+            from simulator.engine.data_parallel import DataParallelGroup
+
             clock = self.clocks[replicas[0].index]
             drafts = 0 if group.speculation is None else group.speculation.config.num_speculative_tokens
             together = DataParallelGroup(clock, replicas, group.group_cost, drafts)
@@ -165,23 +174,39 @@ class Fleet:
             return together.intakes
         intakes = []
         for replica in replicas:
-            loop: Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
             clock = self.clocks[replica.index]
-            if isinstance(replica, PipelinedReplica):
-                loop = BatchQueueLoop(clock, replica, fast_forward=self._fast_forward)
-            elif isinstance(replica, ConnectedReplica):
-                loop = ConnectedLoop(clock, replica, fast_forward=self._fast_forward)
-            elif replica.late is None:
-                loop = Loop(clock, replica, fast_forward=self._fast_forward)
-            else:
-                loop = AsyncLoop(clock, replica, replica.late, fast_forward=self._fast_forward)
+            loop = _loop(group, clock, replica, fast_forward=self._fast_forward)
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
 
 
+def _loop(group: ReplicaGroup, clock: Clock, replica: Replica, *, fast_forward: bool) -> _Loop:
+    """What drives a replica, by the parts of its group. Modules of parts are imported where there are such parts."""
+    if group.pipeline is not None:
+        from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+        from simulator.engine.pipeline.replica import PipelinedReplica
+
+        assert isinstance(replica, PipelinedReplica)
+        return BatchQueueLoop(clock, replica, fast_forward=fast_forward)
+    if group.connector is not None:
+        from simulator.engine.connector.loop import ConnectedLoop
+        from simulator.engine.connector.replica import ConnectedReplica
+
+        assert isinstance(replica, ConnectedReplica)
+        return ConnectedLoop(clock, replica, fast_forward=fast_forward)
+    if replica.late is None:
+        return Loop(clock, replica, fast_forward=fast_forward)
+    from simulator.engine.async_scheduling import AsyncLoop
+
+    return AsyncLoop(clock, replica, replica.late, fast_forward=fast_forward)
+
+
 def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
     """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
+    from simulator.engine.speculative.ahead_replica import AheadReplica
+    from simulator.engine.speculative.replica import SpeculativeReplica
+
     assert of.speculation is not None
     config = of.speculation.config
     takes_ahead = PolicyFeatures.of(type(parts.policy)).takes_ahead

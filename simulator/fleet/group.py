@@ -1,18 +1,22 @@
 """Replicas of one kind: hardware, engine and step costs that they share."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from simulator.engine.admission import NO_CAPS, QueueCaps
-from simulator.engine.connector.replica import MakeConnector
-from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.plan import Policy
-from simulator.speculative.speculation import Speculation
-from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor, Predicted
-from simulator.timing.pipeline_cost import PipelineCost
+
+if TYPE_CHECKING:
+    from simulator.engine.connector.replica import MakeConnector
+    from simulator.fleet.autoscaling import Autoscaling
+    from simulator.plan import Policy
+    from simulator.speculative.speculation import Speculation
+    from simulator.timing.cost import CostModel, GroupCost
+    from simulator.timing.pipeline_cost import PipelineCost
 
 Role = Literal["both", "prefill", "decode"]
 

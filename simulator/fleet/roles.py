@@ -1,12 +1,14 @@
 """The way into a fleet whose groups prefill and decode apart."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
 from simulator.errors import InputError
-from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
@@ -17,6 +19,9 @@ from simulator.memory.cache import Cache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
+
+if TYPE_CHECKING:
+    from simulator.fleet.disaggregation import Disaggregation
 
 
 def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
@@ -87,6 +92,8 @@ class Roles:
         for role, own in (("prefill", router), ("decode", decode)):
             chosen = [replica for replica, has in zip(fleet.replicas, roles, strict=True) if has == role]
             sides[role] = way_to(clock, chosen, fleet.intakes, own, signal_interval_s)
+        from simulator.fleet.disaggregation import Disaggregation
+
         self._servers = Disaggregation(
             clock,
             sides["prefill"],

@@ -19,7 +19,7 @@ from scenarios.assembly.replica_parts import build
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.variants import as_variant, choose
-from scenarios.schema.cost import ProfileCostConfig
+from scenarios.schema.cost.profile import ProfileCostConfig
 from simulator.errors import InputError
 
 WORKLOAD = {"preset": "chat", "rate": 20.0, "requests": 20}

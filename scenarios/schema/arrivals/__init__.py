@@ -1,29 +1,13 @@
 """Arrival processes, a file each: a module of this folder holds one as its constant `PROCESS`. Nothing registers it.
 
-A process is a class over `scenarios.schema.arrival.Arrival`: its keys in YAML, and how it is drawn.
+A process is a class over `scenarios.schema.arrival.Arrival`: its keys in YAML, and how it is drawn. Its word is the
+name of its file.
 """
 
-from __future__ import annotations
+from simulator.named_class import names_in
 
-from typing import TYPE_CHECKING, Annotated, Union
 
-from pydantic import Field
-
-from scenarios.schema.arrival import Arrival
-from scenarios.schema.arrivals.closed_loop import ClosedLoop
-from simulator.named_class import constants_in
-
-__all__ = ["PROCESSES", "AnyArrival", "ArrivalConfig", "ClosedLoop"]
-
-PROCESSES: tuple[type[Arrival | ClosedLoop], ...] = tuple(constants_in(__name__, "PROCESS").values())
-"""The classes of the processes, by the names of their files."""
-
-if TYPE_CHECKING:
-    ArrivalConfig = Arrival
-    AnyArrival = Arrival | ClosedLoop
-else:
-    ArrivalConfig = Annotated[
-        Union[tuple(each for each in PROCESSES if issubclass(each, Arrival))],  # noqa: UP007 # found at run time
-        Field(discriminator="process"),
-    ]
-    AnyArrival = Annotated[Union[PROCESSES], Field(discriminator="process")]  # noqa: UP007 # found at run time
+def process_at(value: object) -> str | None:
+    """The place of the class that a mapping's `process` names, for `later`; None for what no file is called."""
+    word = value.get("process") if isinstance(value, dict) else getattr(value, "process", None)
+    return f"{__name__}.{word}:PROCESS" if word in names_in(__name__) else None

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
+from scenarios.schema.later import annotation_of, at_hand
 from scenarios.schema.source.hints import did_you_mean, key_hint, number_hint
 from scenarios.schema.source.yaml_source import KeyPath, describe, key_name
 
@@ -125,7 +126,7 @@ def _value_hint(kind: str, key: str, value: object, wanted: str) -> str | None:
 def _missing_hint(spot: _Spot, key: str) -> str | None:
     for model in spot.models:
         if (field := model.model_fields.get(key)) is not None:
-            wanted = expectation(field.annotation, field)
+            wanted = expectation(annotation_of(field), field)
             return None if wanted is None else f"it must be {wanted}"
     return None
 
@@ -160,7 +161,7 @@ def _expected(annotations: Sequence[object], metadata: Sequence[object] = (), al
     for annotation in annotations:
         origin = _origin(annotation)
         if origin is Annotated:
-            inner, *more = get_args(annotation)
+            inner, *more = at_hand(annotation)
             kinds.append(_expected((inner,), [*metadata, *_flat(more)], all_bounds))
         elif origin in _UNIONS:
             kinds.extend(_expected((arm,), metadata, all_bounds) for arm in get_args(annotation))
@@ -205,7 +206,7 @@ def _members(annotation: object, tags: tuple[str, ...] = ()) -> list[_Member]:
     """The models, lists and mappings that an annotation allows, each with the tags by which a union knows it."""
     origin = _origin(annotation)
     if origin is Annotated:
-        inner, *more = get_args(annotation)
+        inner, *more = at_hand(annotation)
         return _members(inner, tuple(str(item.tag) for item in more if isinstance(item, Tag)) or tags)
     if origin in _UNIONS:
         return [member for arm in get_args(annotation) for member in _members(arm, tags)]
@@ -215,13 +216,13 @@ def _members(annotation: object, tags: tuple[str, ...] = ()) -> list[_Member]:
 
 
 def _model_tags(model: type[BaseModel]) -> tuple[str, ...]:
-    return tuple(word for field in model.model_fields.values() for word in _literals(field.annotation))
+    return tuple(word for field in model.model_fields.values() for word in _literals(annotation_of(field)))
 
 
 def _words_of(model: type[BaseModel], key: str) -> tuple[str, ...]:
     """The words by which a key chooses this model among others."""
     field = model.model_fields.get(key)
-    return () if field is None else _literals(field.annotation)
+    return () if field is None else _literals(annotation_of(field))
 
 
 def _find(root: type[BaseModel], data: object, location: Sequence[int | str]) -> _Spot:
@@ -245,7 +246,7 @@ def _find(root: type[BaseModel], data: object, location: Sequence[int | str]) ->
         elif isinstance(data, Mapping) and key is not None:
             data = data[key]
             field = next((m.model_fields[str(step)] for m in _models(members) if str(step) in m.model_fields), None)
-            annotation = _item(members, 1) if field is None else field.annotation
+            annotation = _item(members, 1) if field is None else annotation_of(field)
             around, members, siblings = siblings or members, _members(annotation), []
             path.append(key_name(key))
         else:
@@ -302,7 +303,7 @@ def _collect(model: type[BaseModel], place: str, places: dict[str, list[str]]) -
         if place not in known:
             known.append(place)
         inside = f"{place}.{key}" if place else key
-        for _, member in _members(field.annotation):
+        for _, member in _members(annotation_of(field)):
             item = _item([((), member)], 0) if _origin(member) in (list, tuple) else member
             for part in _models(_members(item)):
                 _collect(part, inside, places)

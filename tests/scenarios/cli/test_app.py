@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from scenarios.cli.app import app
 from scenarios.profiles import shipped_profiles
 from scenarios.schema.loader import load, shipped
 from scenarios.schema.presets import PRESETS
@@ -284,3 +286,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--help"), ("trace", "--help"), ("check", "policy", "--help"), ("new", "-h")]
+)
+def test_a_command_that_names_its_verb_is_that_of_all_verbs(words: tuple[str, ...]) -> None:
+    """Only the verb that is named is built: what it says must not tell."""
+    whole, alone = (CliRunner().invoke(line, words, prog_name="batchlab") for line in (app(), app(words)))
+    assert alone.output == whole.output
+    assert len(app(words).registered_commands + app(words).registered_groups) == 1
+    assert alone.exit_code == whole.exit_code == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("runn",), ("--install-completion",)])
+def test_without_a_verb_all_are_there(words: tuple[str, ...]) -> None:
+    assert len(app(words).registered_commands) > 10
+    assert len(app(words).registered_groups) > 2

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from scenarios.generate import arrivals, rate_clock
-from scenarios.schema.arrivals import ArrivalConfig
+from scenarios.schema.any_arrival import ArrivalConfig
 from scenarios.schema.arrivals.weibull import weibull_shape
 from scenarios.streams import stream
 from simulator.errors import InputError

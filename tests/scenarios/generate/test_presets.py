@@ -10,7 +10,8 @@ from scipy import stats
 import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.generate.arrivals import expected_arrivals
-from scenarios.schema.arrivals import ArrivalConfig, ClosedLoop
+from scenarios.schema.any_arrival import ArrivalConfig
+from scenarios.schema.arrivals.closed_loop import ClosedLoop
 from scenarios.schema.arrivals.gamma import Gamma
 from scenarios.schema.lengths import LogNormalPareto
 from scenarios.schema.presets import PRESETS, PresetName

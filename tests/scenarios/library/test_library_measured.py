@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from scenarios.schema.scenario import TraceWorkload
+from scenarios.schema.trace import TraceWorkload
 from simulator.errors import InputError
 from tests.command import batchlab
 from tests.shared_data import shared

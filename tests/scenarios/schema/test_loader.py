@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from scenarios.schema import loader
 from scenarios.schema.loader import dump, load, shipped
-from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.yaml_source import parse_mapping
+from scenarios.schema.trace import TraceWorkload
 from simulator.errors import InputError
 from tests.examples import examples
 from tests.shared_data import shared_for

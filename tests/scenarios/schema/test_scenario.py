@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from scenarios.assembly.engine_policy import build_policy
-from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.declared import DECLARED
+from scenarios.schema.engine import ENGINE_KEYS
 from scenarios.schema.engine_keys import engine_schema
 from scenarios.schema.loader import load
-from scenarios.schema.scenario import Scenario, TraceConfig, TraceWorkload
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.trace import TraceConfig, TraceWorkload
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from scenarios.schema.cost.profile import ProfileCostConfig
-from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.declared import DECLARED
+from scenarios.schema.engine import ENGINE_KEYS
 from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Hardware, Scenario
 from scenarios.schema.vllm_names import BELONGS, where

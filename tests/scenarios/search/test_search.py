@@ -35,7 +35,7 @@ def test_a_search_pays_and_its_file_runs_as_it_did(base: Scenario, tmp_path: Pat
     path.write_text(json.dumps(OVERLOAD))
     out = tmp_path / "found"
     asked = ["search", str(path), "--objective", "request_goodput", "--trials", "14", "--seeds", "6", "--no-report"]
-    done = CliRunner().invoke(app, [*asked, "--workers", "1", "--json", "--out", str(out)])
+    done = CliRunner().invoke(app(), [*asked, "--workers", "1", "--json", "--out", str(out)])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert {"best", "baseline", "held_out", "gap_closed", "deploy", "trials", "cpu_s"} <= said.keys()
@@ -53,7 +53,7 @@ def test_nothing_is_taken_where_nothing_is_to_be_had(tmp_path: Path) -> None:
     path = tmp_path / "idle.yaml"
     path.write_text(json.dumps(OVERLOAD | {"workload": workload(40, 0.05)}))
     asked = ["search", str(path), "--objective", "request_goodput", "--trials", "4", "--seeds", "4", "--workers", "1"]
-    done = CliRunner().invoke(app, [*asked, "--no-report", "--json", "--out", str(tmp_path / "found")])
+    done = CliRunner().invoke(app(), [*asked, "--no-report", "--json", "--out", str(tmp_path / "found")])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["found"] is False
     assert "policy_class('chunked_prefill')" in (tmp_path / "found" / "policy.py").read_text()
@@ -128,7 +128,7 @@ def test_too_few_requests_prove_nothing_and_the_answer_says_why(tmp_path: Path) 
     path = tmp_path / "few.yaml"
     path.write_text(json.dumps(OVERLOAD | {"workload": {"trace": {"path": str(tmp_path / "trace.csv")}}}))
     asked = ["search", str(path), "--objective", "mean_ttft_ms", "--trials", "18", "--workers", "1", "--no-report"]
-    done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "found")])
+    done = CliRunner().invoke(app(), [*asked, "--out", str(tmp_path / "found")])
     assert done.exit_code == 0, done.output
     assert "Nothing proven" in done.stdout
     assert "for 10 requests are too few" in " ".join(done.stdout.split())
@@ -144,7 +144,7 @@ def test_an_objective_is_a_metric_with_a_better_side(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(OVERLOAD))
     for wrong in ("goodput", "num_steps", "mean_tft_ms"):
-        done = CliRunner().invoke(app, ["search", str(path), "--objective", wrong, "--out", str(tmp_path / "o")])
+        done = CliRunner().invoke(app(), ["search", str(path), "--objective", wrong, "--out", str(tmp_path / "o")])
         assert done.exit_code == 2
         assert "is no objective" in done.stderr
     assert "did you mean `mean_ttft_ms`" in done.stderr
