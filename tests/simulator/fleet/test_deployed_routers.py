@@ -1,7 +1,7 @@
 """Routers as others deploy them: against decisions of their own code where it runs here, else by their rule."""
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +19,8 @@ from simulator.fleet.routers.llm_d import LlmD
 from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
 from simulator.fleet.routers.sglang_bucket import boundaries
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
+from simulator.fleet.routers.vllm_dp import ApiServer
+from simulator.fleet.routers.vllm_kv_aware import VllmKvAware
 from simulator.fleet.scorers import HighestInTurn, prefix_scores, queue_scores
 from simulator.request import ArrivingRequest, PromptContent
 from tests.scenarios.runs.test_runner import small
@@ -354,3 +356,21 @@ def test_dynamo_hears_of_every_first_token_and_end(monkeypatch: pytest.MonkeyPat
 def test_random_numbers_are_uniform() -> None:
     draws = Draws(np.random.Generator(np.random.PCG64(1)))
     assert np.mean([draws.uniform() for _ in range(1000)]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_the_production_stack_counts_the_requests_of_its_window() -> None:
+    router = load_router("vllm_kv_aware", {"stats_window_s": 10.0})
+    assert isinstance(router, VllmKvAware)
+    router._sent = {0: deque([0.0, 1.0]), 1: deque([9.0])}
+    assert [router._rate(number, 10.5) for number in (0, 1, 2)] == [1, 1, -1]
+    assert [router._rate(number, 12.0) for number in (0, 1, 2)] == [0, 1, -1]
+
+
+def test_an_api_server_takes_the_others_to_choose_alike() -> None:
+    """Two servers: a request of this one adds two to the rank's queue, until the next look."""
+    ranks = fleet(0, 2, num_running=(0, 0), kv_utilization=(0.0, 0.0))
+    ranks.looks = 0
+    server = ApiServer(0, 2)
+    assert [server.choose(ranks).index for _ in range(2)] == [0, 1]
+    ranks.looks = 1
+    assert server.choose(ranks).index == 0

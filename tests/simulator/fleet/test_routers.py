@@ -176,6 +176,15 @@ def test_an_unknown_router_has_the_nearest_name_and_all_names() -> None:
     assert f"did you mean round_robin? known: {known}, or path/to/file.py" in str(caught.value)
 
 
+def test_a_session_stays_and_sessions_spread() -> None:
+    loads: Any = [SimpleNamespace(index=index) for index in range(5)]
+    replicas, router = Replicas(loads), load_router("session_affinity")
+    asks: Any = [SimpleNamespace(row=row, session_id=str(row % 40)) for row in range(120)]
+    taken = [router.choose(request, replicas).index for request in asks]
+    assert taken[:40] == taken[40:80] == taken[80:]
+    assert set(taken) == {0, 1, 2, 3, 4}
+
+
 def test_a_look_comes_before_the_arrivals_of_its_time() -> None:
     """Looks every second, of which those that no arrival follows are left out."""
     told: list[str] = []
