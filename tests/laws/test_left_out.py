@@ -15,12 +15,10 @@ import yaml
 import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml, with_policy
 from scenarios.assembly.groups import groups_of
-from scenarios.assembly.replica_parts import build
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.variants import as_variant, choose
 from scenarios.schema.cost.profile import ProfileCostConfig
-from simulator.errors import InputError
 
 WORKLOAD = {"preset": "chat", "rate": 20.0, "requests": 20}
 LINEAR = {"kind": "linear", "base_s": 0.01, "per_token_s": 1e-5, "per_context_token_s": 0}
@@ -167,9 +165,10 @@ def test_auto_takes_the_best_prices_there_are(
     assert plain.resolve_cost().kind == kind
 
 
-def test_a_model_without_any_price_says_what_is_lacking_in_both() -> None:
-    with pytest.raises(InputError, match=r"sliding window; and measured: .*gpt-oss"):
-        build(scenario("vllm", gpu="mi300x", model="gpt-oss-20b"))
+def test_a_model_that_no_table_has_on_its_gpu_is_priced_by_figures() -> None:
+    chosen = scenario("vllm", gpu="mi300x", model="gpt-oss-20b")
+    assert chosen.resolve_cost().kind == "roofline"
+    assert "no measured kernel" in scenarios.run(chosen).summary["prediction"]["why"]
 
 
 def test_provenance_says_what_is_the_servers() -> None:

@@ -45,12 +45,8 @@ class AutoCostConfig(Strict):
         return (measured if borrows else ProfileCostConfig(kind="profile", name=profile.name)), ""
 
     def build(self, scenario: Priced) -> CostModel:
-        """The cost model of what is chosen. InputError where even figures of model and GPU price no step."""
-        chosen, lacking = self.chosen(scenario)
-        try:
-            return chosen.build(scenario)
-        except InputError as error:
-            raise scenario.error("cost.kind", f"{error.message}; and measured: {lacking}", error.hint) from None
+        """The cost model of what is chosen: figures of model and GPU price every model."""
+        return self.chosen(scenario)[0].build(scenario)
 
     def takes_host(self, scenario: Priced) -> bool:
         """Return whether the engine's host is added by default: all kinds that are chosen lack it."""
