@@ -16,6 +16,7 @@ ENTRIES = ("batchlab", "scenarios", *(text.partition(":")[0] for text in PYPROJE
 FOUND_BY_PLACE = (
     "reports.exports.formats",
     "reports.plots",
+    "scenarios.cli",
     "scenarios.measured.formats",
     "scenarios.schema.arrivals",
     "scenarios.traces.formats",
@@ -64,7 +65,7 @@ def named(node: ast.AST) -> Iterator[str]:
         yield node.module
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
-        yield node.value
+        yield node.value.partition(":")[0]  # `module:NAME` too
     for child in ast.iter_child_nodes(node):
         yield from named(child)
 

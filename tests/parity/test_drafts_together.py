@@ -7,7 +7,7 @@ import pytest
 
 from simulator.engine import data_parallel
 from simulator.engine.speculative import replica
-from simulator.fleet import cluster, fleet
+from simulator.fleet import cluster
 from simulator.policies import chunked_prefill
 from simulator.policies.chunked_prefill import cadence
 from tests.parity import draft_cases, features, held
@@ -35,9 +35,9 @@ FROM: dict[str, tuple[Any, str]] = {
     CADENCE: (chunked_prefill, "plan_with_cadence"),
     PLAN: (cadence, "drafted_step"),
     APPLY: (replica, "DraftedPlans"),
-    REPLICA: (fleet, "SpeculativeReplica"),
+    REPLICA: (replica, "SpeculativeReplica"),
     "fleet.fleet": (cluster, "Fleet"),
-    "engine.data_parallel": (fleet, "DataParallelGroup"),
+    "engine.data_parallel": (data_parallel, "DataParallelGroup"),
     "engine.speculative.ranks": (data_parallel, "draft_together"),
 }
 

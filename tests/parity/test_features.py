@@ -215,7 +215,7 @@ def test_each_rule_of_the_waves_is_needed(old: str, new: str, monkeypatch: pytes
 )
 def test_each_rule_of_ranks_in_lockstep_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = broken("simulator.engine.data_parallel", old, new)
-    monkeypatch.setattr("simulator.fleet.fleet.DataParallelGroup", made.DataParallelGroup)
+    monkeypatch.setattr("simulator.engine.data_parallel.DataParallelGroup", made.DataParallelGroup)
     assert is_noticed("dp")
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.pipeline import replica
+from simulator.engine.pipeline import batch_queue, replica
 from simulator.engine.speculative import replica as speculative_replica
-from simulator.fleet import fleet
 from simulator.policies import chunked_prefill
 from tests.parity import features, held
 from tests.parity.pipeline_features import pipeline
@@ -55,8 +54,8 @@ RULES = [
 
 # Where each module's part is taken from.
 PARTS: dict[str, tuple[Any, str]] = {
-    QUEUE: (fleet, "BatchQueueLoop"),
-    REPLICA: (fleet, "PipelinedReplica"),
+    QUEUE: (batch_queue, "BatchQueueLoop"),
+    REPLICA: (replica, "PipelinedReplica"),
     REQUEST: (replica, "PipelinedRequest"),
     PLAN: (chunked_prefill, "drafted_step"),
     RESULTS: (speculative_replica, "VerifyResults"),

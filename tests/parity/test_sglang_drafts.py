@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from simulator.engine.speculative import ahead_replica
-from simulator.fleet import fleet
 from simulator.policies import sglang
 from tests.parity import held
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
@@ -77,7 +76,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     AHEAD: [(ahead_replica, "tokens_ahead"), (ahead_replica, "most_accepted"), (sglang_step, "tokens_ahead")],
     BATCH: [(ahead_replica, "AheadBatch"), (ahead_replica, "take_ahead")],
     RESULTS: [(ahead_replica, "AheadResults")],
-    REPLICA: [(fleet, "AheadReplica")],
+    REPLICA: [(ahead_replica, "AheadReplica")],
     STEP: [(sglang, "step")],
 }
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from simulator.engine.speculative import replica
-from simulator.fleet import fleet
 from simulator.memory import request_keys
 from simulator.policies import chunked_prefill
 from tests.parity import features, held
@@ -106,7 +105,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     PLAN: (chunked_prefill, "drafted_step"),
     APPLY: (replica, "DraftedPlans"),
     RESULTS: (replica, "VerifyResults"),
-    REPLICA: (fleet, "SpeculativeReplica"),
+    REPLICA: (replica, "SpeculativeReplica"),
     REQUEST: (replica, "DraftingRequest"),
     KEYS: (replica, "RequestKeys"),
     BLOCKS: (request_keys, "BlockKeys"),
