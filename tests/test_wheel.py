@@ -58,6 +58,8 @@ def in_the_wheel() -> set[str]:
 def named(node: ast.AST) -> Iterator[str]:
     """The modules that a piece of code may load: its imports, and texts that are a module's name."""
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        for other in node.orelse:
+            yield from named(other)
         return
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
