@@ -36,7 +36,7 @@ _OTHERS = """
 aiconfigurator 0.12.0 on the same runs (`cli_estimate` with its newest kernel tables, the precision, parallel sizes,
 lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 24 November 2026). It answers in
 milliseconds, by a formula; a run here takes a tenth of a second. What it has no kernels or no memory for is not
-priced. Median errors in % of the runs that both price:
+priced. Median errors in % of the runs that both price, ours by the prices of that day:
 
 | engine | both price | its TPOT | p90 | its TTFT | our TPOT | p90 | our TTFT |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
