@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from simulator.engine.connector.loop import ConnectedLoop
     from simulator.engine.pipeline.batch_queue import BatchQueueLoop
 
-    _Loop = Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop
-
 
 class Fleet:
     """Replicas with the processes that drive them. `clocks`, `intakes` and `loads` have one entry a replica.
@@ -181,7 +179,9 @@ class Fleet:
         return intakes
 
 
-def _loop(group: ReplicaGroup, clock: Clock, replica: Replica, *, fast_forward: bool) -> _Loop:
+def _loop(
+    group: ReplicaGroup, clock: Clock, replica: Replica, *, fast_forward: bool
+) -> Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop:
     """What drives a replica, by the parts of its group. Modules of parts are imported where there are such parts."""
     if group.pipeline is not None:
         from simulator.engine.pipeline.batch_queue import BatchQueueLoop
