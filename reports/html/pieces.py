@@ -23,9 +23,8 @@ from reports.interactive.data import PERCENTILES
 from reports.interactive.packed import Json, json_text, marks_data
 from reports.plots.cdf import CdfCurve
 from reports.tables.request_tables import TableRows
-from reports.tables.verdict_table import note, shown
+from reports.tables.verdict_table import notes, shown
 from reports.units import MISSING, latency, tied
-from reports.verdict.predicted import prediction_note
 from reports.verdict.run_length import own_intervals
 from reports.verdict.shown_metrics import Summaries, blocks_of
 from reports.verdict.slo_targets import Facts
@@ -198,8 +197,8 @@ def verdict_tables(
         if columns := shown(summaries, block, own, paired=paired):
             lines = [(label, style[label].color, [cells[label] for _, cells in columns]) for label in summaries]
             blocks.append((block.title, [column for column, _ in columns], lines))
-    notes = [note(summaries, own, paired=paired).replace("* best", "Highlighted: best"), prediction_note(summaries)]
-    return _render("verdict_tables", blocks, [text for text in notes if text])
+    said = [text.replace("* best", "Highlighted: best") for text in notes(summaries, own, paired=paired)]
+    return _render("verdict_tables", blocks, said)
 
 
 def table(

@@ -140,6 +140,11 @@ def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool 
     return ""
 
 
+def notes(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool = True) -> list[str]:
+    """What stands below the blocks: the meaning of the marks, then of a real server's intervals; nothing empty."""
+    return [text for text in (note(summaries, own, paired=paired), prediction_note(summaries)) if text]
+
+
 def verdict_table(
     summaries: Summaries,
     slo: Slo | None = None,
@@ -157,8 +162,9 @@ def verdict_table(
         return "nothing to compare\n"
     own = own_intervals(summaries, facts)
     parts = [text for block in blocks_of(summaries) if (text := _block(block, summaries, terminal, own, paired=paired))]
-    for said in (note(summaries, own, paired=paired), prediction_note(summaries)):
-        parts.append(terminal.paint(wrapped(said, terminal.prose_width), "dim") if said else "")
+    parts += [
+        terminal.paint(wrapped(said, terminal.prose_width), "dim") for said in notes(summaries, own, paired=paired)
+    ]
     words = verdict_words(summaries, slo, facts, paired=paired)
     parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -238,10 +244,8 @@ def _texts(column: Sequence[Cell]) -> list[str]:
 def html_table(title: str, summaries: Summaries, foot: str = "") -> str:
     """A title, the blocks of the verdict table, and what its marks mean."""
     blocks = "".join(_html_block(block, summaries) for block in blocks_of(summaries))
-    notes = "".join(
-        f"<p><small>{escape(text)}</small></p>" for text in (note(summaries), prediction_note(summaries), foot) if text
-    )
-    return f"<div><b>{escape(title)}</b>{blocks}{notes}</div>"
+    said = "".join(f"<p><small>{escape(text)}</small></p>" for text in (*notes(summaries), foot) if text)
+    return f"<div><b>{escape(title)}</b>{blocks}{said}</div>"
 
 
 def _html_block(block: Block, summaries: Summaries) -> str:
