@@ -5,11 +5,13 @@ turns; of each the best round counts. `none`: content that never repeats. `group
 texts of 256 tokens. `conversations`: five requests each go on with what was said. `hashes`: a trace's, of 64-token
 blocks. `token ids`: as the groups, answers included. With 60,000 blocks there is room for all; with 2,500 the queue is
 full, and its head waits for blocks. What is found in the cache is not computed, so that such runs have other steps too.
+With `--instructions` machine instructions are counted instead of CPU time, thousands a request (valgrind).
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +26,7 @@ from simulator.request import PromptContent
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.bench.instructions import again_counted, instructions, is_counted
 from tests.bench.workloads import LINEAR, normal_lengths
 from tests.laws.scenarios import Memory
 
@@ -86,27 +89,35 @@ def cpu_s(workload: Workload, num_blocks: int, make_blocks: Callable[[int, int],
     return time.process_time() - before_s
 
 
+def spent(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
+    """Of each of these works the CPU seconds of its best round, in turn; or its instructions, which are the same."""
+    if is_counted():
+        return [instructions(work) / 1e9 for work in works]
+    return [min(each) for each in zip(*[[work() for work in works] for _ in range(rounds)], strict=True)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--contents", nargs="+", choices=CONTENTS, default=list(CONTENTS))
     parser.add_argument("--async-scheduling", action="store_true")
+    parser.add_argument("--instructions", action="store_true")
     chosen = parser.parse_args()
+    if chosen.instructions and not is_counted():
+        again_counted("tests.bench.prefix_cache", sys.argv[1:])
+        return
     print(f"# {'compiled' if is_compiled() else 'pure'}")
     print("| content | requests/s | blocks | without | with | ratio |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    kinds: tuple[Callable[[int, int], KVBlocks], ...] = (BlockLedger, partial(PrefixLedger, block_size=SIZE))
     for name in chosen.contents:
         for rate, num_blocks in TRAFFIC:
             workload = normal_lengths(chosen.requests, rate)
             make = CONTENTS[name]
             if make is not None:
                 workload = replace(workload, content=make(workload))
-            kinds: tuple[Callable[[int, int], KVBlocks], ...] = (BlockLedger, partial(PrefixLedger, block_size=SIZE))
-            spent = [
-                [cpu_s(workload, num_blocks, kind, chosen.async_scheduling) for kind in kinds]
-                for _ in range(chosen.rounds)
-            ]
-            off, on = (1e6 * min(each) / chosen.requests for each in zip(*spent, strict=True))
+            works = [partial(cpu_s, workload, num_blocks, kind, chosen.async_scheduling) for kind in kinds]
+            off, on = (1e6 * total / chosen.requests for total in spent(works, chosen.rounds))
             print(f"| {name} | {rate:g} | {num_blocks:,} | {off:.1f} | {on:.1f} | {on / off:.2f} |", flush=True)
 
 

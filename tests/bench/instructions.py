@@ -1,0 +1,53 @@
+"""Machine instructions of a piece of work, counted by valgrind's cachegrind: what a busy machine does not disturb.
+
+They leave out what memory costs, and the compiler's and the interpreter's version matter; a ratio of two is of use.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_FOLDER = "BATCHLAB_CACHEGRIND"  # the folder of the counts, in the environment of a process that is counted
+_SUMMARY = re.compile(r"^summary: (\d+)", re.MULTILINE)
+
+
+def is_counted() -> bool:
+    """True in a process whose instructions are counted."""
+    return _FOLDER in os.environ
+
+
+def again_counted(module: str, arguments: Sequence[str]) -> None:
+    """Run `python -m module` with these arguments, counted; `instructions` works there. FileNotFoundError: no valgrind."""
+    with tempfile.TemporaryDirectory() as folder:
+        counts = ("--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/%p", f"--log-file={folder}/log")
+        environment = {**os.environ, _FOLDER: folder, "PYTHONHASHSEED": "0"}
+        subprocess.run(["valgrind", *counts, sys.executable, "-m", module, *arguments], env=environment, check=True)
+
+
+def instructions(work: Callable[[], object]) -> int:
+    """Instructions of `work`, in a child of this process, which is as it was afterwards."""
+    children = [_child(work), _child(lambda: None)]  # both start with the count of this process
+    counts = [Path(os.environ[_FOLDER], str(child)).read_text(encoding="utf-8") for child in children]
+    with_work, without = (int(_SUMMARY.findall(count)[0]) for count in counts)
+    return with_work - without
+
+
+def _child(work: Callable[[], object]) -> int:
+    """Let a child do this and end; returns its number."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    _, ended = os.waitpid(child, 0)
+    if ended:
+        raise RuntimeError(f"the process that was counted ended with {ended}")
+    return child
