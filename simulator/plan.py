@@ -270,11 +270,13 @@ class View(Protocol):
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
 
+    def block_takers(self) -> Sequence[RequestView]:
+        """The decoding requests whose next token takes a block, in order of admission."""
+
     def decoding_last_first(self) -> Iterator[RequestView] | None:
         """The decoding requests in the order of the queue, the last first, or None.
 
-        Only a queue whose policy displaces running requests keeps such a list, and it leaves out paused requests:
-        None where it has fewer requests than decode.
+        Only a queue whose policy displaces running requests keeps it, without the paused: None where some are.
         """
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
@@ -302,10 +304,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Properties of a policy as it is configured, which its plans do not show.
-
-    The engine needs all but the last four. Diagnosis and plans need these: they explain a run or advise a change.
-    """
+    """Properties of a policy that its plans do not show, for the engine; the last four for diagnosis and plans."""
 
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
     keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished

@@ -233,3 +233,8 @@ class RequestState:
 
 # A prompt chunk in execution: the request, the tokens to compute, and how many of these are padding.
 ScheduledChunk = tuple[RequestState, int, int]
+
+
+def place(live: RequestState) -> int:
+    """The key of the batch's order."""
+    return live.place

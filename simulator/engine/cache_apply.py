@@ -16,7 +16,7 @@ from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
 from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.request import RequestView
-from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
+from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk, place
 
 _new: Final = tuple.__new__
 _PLAN: Final = StepPlan
@@ -128,12 +128,9 @@ def _in_turn(
     """
     turns = {view for view in (*chunks, *given) if isinstance(view, RequestState) and view in state.running}
     if decode:
-        turns.update(state.batch.at_block_ends(-1, 2))
-    return sorted(turns, key=_place)
-
-
-def _place(live: RequestState) -> int:
-    return live.place
+        fills_late = state.fills is not None and not state.rejoined
+        turns.update(state.batch.at_block_ends(0, 1) if fills_late else state.batch.at_block_ends(-1, 2))
+    return sorted(turns, key=place)
 
 
 def _fits(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:

@@ -18,6 +18,7 @@ from simulator.request_state import (
     WAITING,
     RequestState,
     ScheduledChunk,
+    place,
 )
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
@@ -275,8 +276,3 @@ class Completion:
             if live.setbacks is not None and live.status in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self._leave(live, status, nan)
-
-
-def place(live: RequestState) -> int:
-    """The key of the batch's order."""
-    return live.place

@@ -12,11 +12,11 @@ counts advance as ever, and what needs the content is put off until the next pla
 
 from collections.abc import Sequence
 
-from simulator.engine.completion import Completion, place
+from simulator.engine.completion import Completion
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.state import ReplicaState
 from simulator.plan import StepPlan
-from simulator.request_state import DECODING, LEAVING, WAITING, RequestState
+from simulator.request_state import DECODING, LEAVING, WAITING, RequestState, place
 from simulator.timing.cost import StepShape
 
 _NONE: list[RequestState] = []

@@ -10,13 +10,13 @@ it runs, and then takes in that one's results. It differs from vLLM's asynchrono
 - A plan that has nothing to compute is no step; the results are taken in, and the next plan is made.
 """
 
-from simulator.engine.completion import Completion, place
+from simulator.engine.completion import Completion
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
 from simulator.engine.unseen import Unseen
 from simulator.plan import StepPlan
-from simulator.request_state import WAITING, RequestState
+from simulator.request_state import WAITING, RequestState, place
 from simulator.timing.cost import StepShape
 
 _NONE: list[RequestState] = []

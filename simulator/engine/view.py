@@ -11,7 +11,7 @@ from simulator.memory.radix_tree import Node
 from simulator.plan import BatchView, KVGroups, PrefixMatches, WaitingView
 from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView
-from simulator.request_state import RequestState, ScheduledChunk
+from simulator.request_state import DECODING, RequestState, ScheduledChunk, place
 from simulator.speculative.speculation import Drafting
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Outlook
@@ -27,10 +27,11 @@ class ReplicaView:
     """See `simulator.plan.View` for the meaning of the members; a `Viewer` sets them before each plan."""
 
     __slots__ = (
-        "_clock", "admitted_tick", "block_size", "blocks_freed", "caches_prefixes", "decode_blocks_needed",
-        "decoding_last_first", "drafting", "groups", "known_outputs", "late_blocks", "note", "now_s", "num_blocks",
-        "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling", "prefix_hits",
-        "prefix_matches", "recompute_s", "running", "running_loras", "step_tokens", "swap_s", "waiting",
+        "_clock", "admitted_tick", "block_size", "block_takers", "blocks_freed", "caches_prefixes",
+        "decode_blocks_needed", "decoding_last_first", "drafting", "groups", "known_outputs", "late_blocks", "note",
+        "now_s", "num_blocks", "num_decoding", "num_free_blocks", "num_free_host_blocks", "num_swapped", "prefilling",
+        "prefix_hits", "prefix_matches", "recompute_s", "running", "running_loras", "step_tokens", "swap_s",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
@@ -42,6 +43,7 @@ class ReplicaView:
         self.num_blocks = state.blocks.num_blocks
         self.caches_prefixes = state.cache is not None
         # The view's own methods would need the state at hand, and so would offer it to the policy.
+        self.block_takers = viewer.block_takers
         self.blocks_freed = viewer.blocks_freed
         self.decoding_last_first = viewer.decoding_last_first
         self.recompute_s: RecomputeTime = viewer.recompute_s
@@ -145,6 +147,19 @@ class Viewer:
         if isinstance(listed, (DecodingByLevel, DecodingByRank)) and len(listed) >= self.view.num_decoding:
             return listed.last_first()
         return None
+
+    def block_takers(self) -> list[RequestState]:
+        """See `View.block_takers`."""
+        state, size = self._state, self.view.block_size
+        batch = state.batch
+        known = state.running if batch.members is None else (*batch.at_block_ends(0, 1), *state.paused)
+        found = [
+            live
+            for live in known
+            if live.status is DECODING and not live.num_computed_tokens % size and not live.reserved_tokens
+        ]
+        found.sort(key=place)
+        return found
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """See `View.blocks_freed`."""

@@ -125,11 +125,12 @@ class PrefixLedger(CachedRuns):
 
     def _own_part(self, row: int, place: int, most: int) -> tuple[BlockRun, int] | None:
         """The first run to have entered that holds this place of a request's own blocks, and up to where it is that."""
-        runs = self._own.get(row, ())
-        for run in runs:
+        for run in self._own.get(row, ()):
             stop = run.start + run.size
             if run.start <= place < stop:
-                return run, (place + 1 if len(runs) > 1 else stop if stop < most else most)
+                return run, (stop if stop < most else most)
+            if place < run.start < most:
+                most = run.start
         return None
 
     def freed_with(self, held: Mapping[int, int]) -> int:

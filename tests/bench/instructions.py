@@ -21,11 +21,11 @@ def is_counted() -> bool:
 
 
 def again_counted(module: str, arguments: Sequence[str]) -> None:
-    """Run `python -m module` with these arguments, counted; `instructions` works there. FileNotFoundError: no valgrind."""
+    """Run `python -m module` with these arguments, counted, so that `instructions` works there; it needs valgrind."""
     with tempfile.TemporaryDirectory() as folder:
-        counts = ("--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/%p", f"--log-file={folder}/log")
+        valgrind = ("valgrind", "--quiet", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/%p")
         environment = {**os.environ, _FOLDER: folder, "PYTHONHASHSEED": "0"}
-        subprocess.run(["valgrind", *counts, sys.executable, "-m", module, *arguments], env=environment, check=True)
+        subprocess.run([*valgrind, sys.executable, "-m", module, *arguments], env=environment, check=True)
 
 
 def instructions(work: Callable[[], object]) -> int:

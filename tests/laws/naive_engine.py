@@ -118,6 +118,9 @@ class NaiveReplica:
     def decoding_last_first(self) -> None:
         """No list is kept: a policy sorts."""
 
+    def block_takers(self) -> list[RequestView]:
+        return [request for request in self.batch if request.state == "decoding" and self.grows(request) > 0]
+
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)
 

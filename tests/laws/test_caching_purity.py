@@ -86,6 +86,7 @@ class Watched:
         seen = snapshot(view)
         running = list(view.running)
         seen["prefix_hits"] = [view.prefix_hits(request) for request in view.waiting]
+        seen["block_takers"] = [request.row for request in view.block_takers()]
         seen["blocks_freed"] = [view.blocks_freed(running[place:]) for place in range(len(running))]
         return seen
 
@@ -115,6 +116,12 @@ def test_what_is_seen_is_so(scenario: Scenario) -> None:
         assert (seen["step_tokens"] is not None) == goes_on, "asked again exactly after a part with more to come"
         goes_on = plan.more
         assert seen["caches_prefixes"] is True
+        at_ends = [
+            r["row"]
+            for r in seen["running"]
+            if r["is_decoding"] and r["num_computed_tokens"] % one.memory.block_size == 0
+        ]
+        assert seen["step_tokens"] is not None or seen["block_takers"] == at_ends
         assert len(seen["blocks_freed"]) == len(seen["running"])
         if seen["running"]:
             assert seen["num_free_blocks"] + seen["blocks_freed"][0] == usable, "nobody else holds any"

@@ -1,6 +1,6 @@
 """All laws for every way to preempt that may be combined: policy, order, mode and victim."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
+from simulator.plan import StepPlan, View
+from simulator.policies.chunked_prefill.step import fast_path, preempting_step, schedule_running
 from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
 from tests.examples import examples
+from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.orders import ORDERS, dressed, orders
 from tests.laws.scenarios import Scenario, scenarios
 from tests.laws.test_fast_forward import same_with_and_without
@@ -114,3 +117,44 @@ def test_auto_is_one_of_the_two_where_one_is_free(data: st.DataObject, mode: str
     once, again = scenario.run().records, fixed.run().records
     if mode == "recompute" or not once.requests.recomputed_tokens.any():
         assert differences(once, again) == []
+
+
+@dataclass(slots=True)
+class TwoWays:
+    """A policy of vLLM's whose short look at a lack of blocks is held against the walk over all running requests."""
+
+    inner: Any
+    compared: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return int(self.inner.max_num_seqs)
+
+    def plan(self, view: View) -> StepPlan:
+        limits = self.inner._limits
+        plan: StepPlan = self.inner.plan(view)
+        if view.step_tokens is None and self.inner.prefill_schedule_interval == 1:
+            short = preempting_step(view, limits, held=False)
+            if short is not None and fast_path(view, limits) is None:
+                chunks, preempted, paused, _, _ = schedule_running(view, limits, held=False)
+                assert (short.preempt, short.prefill, short.paused) == (preempted, tuple(chunks), paused)
+                assert short == plan
+                self.compared += 1
+        return plan
+
+
+@given(data=st.data())
+@examples(600)
+def test_a_lack_of_blocks_needs_no_look_at_the_whole_batch(data: st.DataObject) -> None:
+    """With a prefix cache and without; what takes a block is counted from the batch."""
+    scenario = data.draw(
+        st.one_of(scenarios("chunked_prefill"), scenarios("chunked_prefill async"), caching_scenarios())
+    )
+    run = run_cached if scenario.workload.content is not None else Scenario.run
+    compared = TwoWays(scenario.policy)
+    assert differences(run(scenario, make_policy=lambda: compared).records, run(scenario).records) == []
