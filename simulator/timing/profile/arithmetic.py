@@ -129,13 +129,14 @@ def kernel_us(kernel: Kernel, counts: Floats) -> float:
     total, terms, roofs, p = kernel
     for place, coefficient in terms:
         total += coefficient * counts[place]
+    is_sum = p == 1.0
     powers = 0.0
     for roof in roofs:
         work = 0.0
         for place, coefficient in roof:
             work += coefficient * counts[place]
-        powers += work if p == 1.0 else pow(work, p)
-    return total + (powers if p == 1.0 else pow(powers, 1.0 / p))
+        powers += work if is_sum else pow(work, p)
+    return total + (powers if is_sum else pow(powers, 1.0 / p))
 
 
 def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: int) -> list[float]:

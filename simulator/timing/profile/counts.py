@@ -26,10 +26,12 @@ def prompt_counts(
     chunks: int, tokens: int, pairs: float, longest: int, seqs: int = 0, context: float = 0.0, knee_keys: float = inf
 ) -> tuple[float, ...]:
     """Counts of prompt chunks, and of decodes that are computed in one kernel with them."""
+    tiles = -(-tokens // (chunks * TILE))
+    if not seqs:
+        return 0, 0.0, 0.0, pairs, tokens, chunks * tiles, float(longest)
     keys = seqs * context
     missed = keys * min(1.0, max(0.0, log2(keys / knee_keys) + 0.5)) if keys > 0.5 * knee_keys else 0.0
-    tiles = (chunks + seqs) * -(-tokens // (chunks * TILE))
-    return seqs, keys, missed, pairs, tokens, tiles, max(float(longest), context)
+    return seqs, keys, missed, pairs, tokens, (chunks + seqs) * tiles, max(float(longest), context)
 
 
 def windowed_pairs(chunks: float, tokens: float, pairs: float, window: float) -> float:

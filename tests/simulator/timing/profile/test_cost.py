@@ -125,6 +125,12 @@ def test_counts_of_a_step_with_prompts() -> None:
     assert prompt_counts(1, 16, 100.0, 16, 8, 1000.0, 5000.0)[missed] == 8000.0
 
 
+def test_counts_of_prompts_alone() -> None:
+    found = dict(zip(PROMPT_COUNTS, prompt_counts(2, 600, 90_000.0, 500), strict=True))
+    none = dict.fromkeys(("seqs", "keys", "missed"), 0)
+    assert found == {**none, "pairs": 90_000, "tokens": 600, "tiles": 2 * 3, "chain": 500}
+
+
 def test_a_chunk_at_a_cell_costs_what_was_measured_there() -> None:
     attention = profile().attention
     surface = attention.prompt.surface
