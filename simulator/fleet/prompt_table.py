@@ -6,7 +6,7 @@ hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruC
 latter, in blocks of tokens, with one entry for the blocks of a text that a replica was last sent together.
 """
 
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Final, NamedTuple
 
 from simulator.memory.block_keys import BlockKeys, Chains
@@ -148,10 +148,15 @@ class PromptTable:
             yield run
             run = run.beside
 
-    @property
-    def texts(self) -> Container[Hashable]:
-        """The texts of which any block is remembered."""
-        return self._runs.keys()
+    def spans(self, text: Hashable) -> list[tuple[int, int]]:
+        """The blocks of a text that are remembered of any replica: from each place to before another, in order."""
+        found: list[tuple[int, int]] = []
+        for start, stop in sorted([(run.start, run.stop) for run in self._of(text)]):
+            if found and start <= found[-1][1]:
+                start, last = found.pop()
+                stop = max(stop, last)
+            found.append((start, stop))
+        return found
 
     def size(self, number: int) -> int:
         """Blocks remembered of a replica."""

@@ -10,7 +10,7 @@ longest ago, ends first (`evict_tenant_by_size`); a block that lost its first se
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 CHARACTERS = 4  # of a token, about: its tree is counted in characters
 
 
+_Part = tuple[int, int, int]  # blocks from a place to before another, and the replica that sent them first
+
+
 class FirstSenders:
     """The replica that sent each block first, by text: those from a place to before another, in order."""
 
     def __init__(self) -> None:
-        self._parts: dict[Hashable, list[tuple[int, int, int]]] = {}
+        self._parts: dict[Hashable, list[_Part]] = {}
 
     def add(self, prompt: list[Stretch], number: int) -> None:
         """A replica sends these blocks, some of them perhaps first."""
@@ -68,12 +71,22 @@ class FirstSenders:
         split = [(first, place, before), (place, place + 1, number), (place + 1, end, before)]
         parts[at : at + 1] = [part for part in split if part[0] < part[1]]
 
-    def keep(self, texts: Container[Hashable]) -> None:
-        """Forget all texts but these."""
-        self._parts = {text: parts for text, parts in self._parts.items() if text in texts}
+    def keep(self, table: PromptTable) -> None:
+        """Forget the blocks of which the table remembers no sender: the next one to send them is the first again."""
+        kept = {text: list(_within(parts, table.spans(text))) for text, parts in self._parts.items()}
+        self._parts = {text: parts for text, parts in kept.items() if parts}
 
 
 _END = itemgetter(1)
+
+
+def _within(parts: list[_Part], spans: list[tuple[int, int]]) -> Iterator[_Part]:
+    """What lies within spans, both in order and apart."""
+    for start, stop in spans:
+        for first, end, number in parts[bisect_right(parts, start, key=_END) :]:
+            if first >= stop:
+                break
+            yield max(first, start), min(end, stop), number
 
 
 def _place(prompt: list[Stretch], block: int) -> tuple[Hashable, int]:
@@ -113,7 +126,7 @@ class SglangCacheAware:
         if request.arrival_s >= (self._evictions + 1) * self.eviction_interval_s:
             self._evictions = int(request.arrival_s / self.eviction_interval_s)
             self._table.trim()
-            self._first.keep(self._table.texts)
+            self._first.keep(self._table)
         prompt = self._table.stretches(request)
         chosen = self._chosen(prompt, request, replicas)
         self._table.add(prompt, chosen.index, most=_ALL)

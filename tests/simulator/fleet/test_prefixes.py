@@ -157,10 +157,40 @@ def test_a_first_sender_is_forgotten_with_its_text() -> None:
         table.add(prompt, 0)
         senders.add(prompt, 0)
     senders.replace(new, 1, 2)
-    senders.keep(table.texts)
+    senders.keep(table)
     assert [senders.of(new, block) for block in range(4)] == [0, 2, 0, 0]
     senders.add(old, 1)
     assert [senders.of(old, block) for block in range(3)] == [1, 1, 1]
+
+
+def test_first_senders_are_kept_of_what_the_table_remembers() -> None:
+    """Of a text whose beginning is kept, its end is forgotten: the next one to send it is its first sender."""
+    table, senders = PromptTable(1, 2), FirstSenders()
+    prompt = table.stretches(asking(0, [1, 2, 3, 4]))
+    for number, most in ((0, 4), (1, 1)):
+        table.add(prompt, number, most=most)
+        senders.add(prompt, number)
+    table.trim()  # to two blocks of replica 0, one of replica 1
+    assert table.spans(prompt[0].text) == [(0, 2)]
+    senders.keep(table)
+    senders.add(prompt, 1)
+    assert [senders.of(prompt, block) for block in range(4)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_first_senders_take_no_more_than_the_table(seed: int) -> None:
+    """No part of a text is without a block that is remembered, and what is remembered has a first sender."""
+    rng = random.Random(seed)
+    table, senders = PromptTable(2, 6), FirstSenders()
+    for ask, _ in prompts(rng, hashes=False):
+        prompt, number = table.stretches(ask), rng.randint(0, 3)
+        table.add(prompt, number)
+        senders.add(prompt, number)
+        senders.keep(table)
+        for text, parts in senders._parts.items():
+            places = [place for first, end, _ in parts for place in range(first, end)]
+            assert places == [place for start, stop in table.spans(text) for place in range(start, stop)]
+        assert senders._parts.keys() == table._runs.keys()
 
 
 def contents(row: int) -> tuple[PromptContent, ...]:
