@@ -44,7 +44,8 @@ def explain(
     if not changed and found.result.summary != saved:
         console.note("warning: the run comes out differently now: its trace, its policy's file or batchlab changed")
     if out is not None:
-        with output(out, overwrite=given.overwrite, expected=same_scenario(found.result.scenario_yaml)) as folder:
+        expected = same_scenario(lambda: found.result.scenario_yaml)
+        with output(out, overwrite=given.overwrite, expected=expected) as folder:
             (folder / EXPLANATION).write_text(to_json(data(found)), encoding="utf-8", newline="\n")
             if not (out / SCENARIO).is_file():
                 (folder / SCENARIO).write_text(found.result.scenario_yaml, encoding="utf-8", newline="\n")

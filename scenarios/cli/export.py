@@ -43,9 +43,8 @@ def export(
     exported = _read(single_run(run, "export"))
     target = out or run
     own = kind_of(target) is not None or any((target / name).is_file() for name in export_files())
-    expected: dict[str, str] | None = {} if own else None
     owned = [name for form in chosen for name in form.files]
-    with output(target, overwrite=overwrite, expected=expected, owned=owned) as folder:
+    with output(target, overwrite=overwrite, expected={} if own else None, owned=owned) as folder:
         for form in chosen:
             form.write(exported, folder)
         written = sorted(path.name for path in folder.iterdir())

@@ -144,8 +144,9 @@ def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManage
     from scenarios.runs.storage.output import kind_of, output
     from scenarios.runs.storage.run_folder import report_files
 
-    expected: dict[str, str] | None = {} if own or kind_of(target) is None else None
-    return output(target, overwrite=overwrite, expected=expected, owned=report_files(target) if own else None)
+    is_equal = own or kind_of(target) is None
+    owned = report_files(target) if own else None
+    return output(target, overwrite=overwrite, expected={} if is_equal else None, owned=owned)
 
 
 def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, overwrite: bool) -> None:

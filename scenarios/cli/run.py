@@ -73,7 +73,7 @@ def run(
     console, changed = given.console, given.changed
     chosen = load(scenario, changed)
     target = given.out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
-    expected = same_scenario(resolved_yaml(chosen))
+    expected = same_scenario(lambda: resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected) as folder:
         result = simulate(
             chosen,
@@ -137,7 +137,7 @@ def compare(
     name = default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
     target = given.out or name
     runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
-    expected = same_scenario(dump(comparing.base))
+    expected = same_scenario(lambda: dump(comparing.base))
     with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected, runs=runs) as folder:
         comparing.progress = timed.progress
         places = _write_runs(folder, comparing)

@@ -97,7 +97,7 @@ def validate(
     options = {"benchmark": benchmark, "front_end": None if use == "auto" else use}
     flags = [*(f"{key}={value}" for key, value in options.items() if value is not None), "replay" if replay else ""]
     target = given.out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
-    expected = same_scenario(resolved_yaml(chosen))
+    expected = same_scenario(lambda: resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected) as folder:
         if replay:
             result = run_on(chosen, workload_of(log), progress=timed.progress)

@@ -35,7 +35,7 @@ def validate_scrape(
     scrape = read_scrape(measured)
     if earlier is not None:
         scrape = scrape.since(read_scrape(earlier))
-    expected = same_scenario(resolved_yaml(chosen))
+    expected = same_scenario(lambda: resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         result = run(chosen, progress=timed.progress)
         timed.simulated()

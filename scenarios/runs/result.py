@@ -98,7 +98,7 @@ class Result:
         `overwrite` is False (`scenarios.runs.storage.output` has the rule).
         """
         target = Path(folder)
-        with output(target, overwrite=overwrite, expected=same_scenario(self.scenario_yaml)) as inside:
+        with output(target, overwrite=overwrite, expected=same_scenario(lambda: self.scenario_yaml)) as inside:
             self.write(inside)
         return target
 

@@ -9,7 +9,7 @@
    Files that batchlab did not write stay.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from scenarios.runs.storage import run_folder
 from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
 from simulator.errors import InputError
 
+Expected = Mapping[str, Callable[[], str]]
 SWEEP = "a sweep"
 _KINDS = {
     run_folder.COMPARISON: "a comparison",
@@ -39,15 +40,16 @@ def output(
     target: Path,
     *,
     overwrite: bool = False,
-    expected: Mapping[str, str] | None = None,
+    expected: Expected | None = None,
     runs: Collection[Path] = (),
     owned: Collection[str] | None = None,
 ) -> Iterator[Path]:
     """Yield a folder to write into. At the end its files move to `target`, all or none, by the rule above.
 
-    `expected` maps files to the texts that they will hold, where these are known beforehand: if `target` has the same,
-    the output counts as the same. None: it never is (measured times). `runs` are the run folders that a comparison will
-    hold, relative to `target`. `owned` are the files that `overwrite` may remove; default: all that batchlab writes.
+    `expected` maps files to functions for the texts that they will hold, where these are known beforehand: if `target`
+    has the same, the output counts as the same. None: it never is (measured times). `runs` are the run folders that a
+    comparison will hold, relative to `target`. `owned` are the files that `overwrite` may remove; default: all that
+    batchlab writes.
 
     Raises InputError before the block where the rule refuses or `target` cannot be written, and after it where a file
     of `target` would change after all (the policy's own file or the trace did).
@@ -68,9 +70,7 @@ def output_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         yield folder / path.name
 
 
-def check_output(
-    target: Path, *, overwrite: bool, expected: Mapping[str, str] | None, runs: Collection[Path] = ()
-) -> None:
+def check_output(target: Path, *, overwrite: bool, expected: Expected | None, runs: Collection[Path] = ()) -> None:
     """Raise InputError where the rule refuses `target`; see `output`."""
     if not target.is_dir():
         return  # to be made, or to fail on being made
@@ -100,15 +100,15 @@ def kind_of(target: Path) -> str | None:
     return next((kind for name, kind in _KINDS.items() if (target / name).is_file()), None)
 
 
-def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path]) -> str:
+def _difference(target: Path, expected: Expected, runs: Collection[Path]) -> str:
     """Say how the results in `target` differ from the new ones, as the end of a sentence; '' if they do not."""
     for name, text in expected.items():
         try:
             there = (target / name).read_text(encoding="utf-8")
         except (OSError, ValueError):
             return f", without a readable {name}"
-        if there != text:
-            return f"; its {name} differs{_lines(there, text)}"
+        if there != (here := text()):
+            return f"; its {name} differs{_lines(there, here)}"
     if expected and {*run_folder.compared_runs(target)} != {*runs}:
         return "; its policies or seeds differ"
     return ""
@@ -122,6 +122,6 @@ def _lines(there: str, here: str) -> str:
     return ""
 
 
-def same_scenario(scenario_yaml: str) -> dict[str, str]:
-    """The files that `output` expects of a run of this scenario."""
+def same_scenario(scenario_yaml: Callable[[], str]) -> Expected:
+    """The files that `output` expects of a run of this scenario, whose YAML is asked for where results are there."""
     return {run_folder.SCENARIO: scenario_yaml}

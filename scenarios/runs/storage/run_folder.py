@@ -204,8 +204,17 @@ def own_names() -> frozenset[str]:
 def owned_files(target: Path) -> list[str]:
     """The files that earlier results may have in `target`, as paths relative to it."""
     folders = [Path(), *compared_runs(target)]
-    owned = [str(folder / name) for folder in folders for name in (*_FILES, *sorted(export_files()))]
+    owned = [str(folder / name) for folder in folders for name in _FILES]
+    others = [
+        folder / path.name for folder in folders if (target / folder).is_dir() for path in _others(target / folder)
+    ]
+    if others:  # only then: all formats are imported
+        owned += [str(path) for path in others if path.name in export_files()]
     return owned + [name for folder in folders for name in _pictures(target, folder)]
+
+
+def _others(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_file() and path.name not in _FILES]
 
 
 def report_files(target: Path) -> list[str]:

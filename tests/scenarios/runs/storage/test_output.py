@@ -26,7 +26,7 @@ def fill(
     yaml: str = YAML,
     overwrite: bool = False,
 ) -> None:
-    with output(target, overwrite=overwrite, expected=same_scenario(yaml)) as folder:
+    with output(target, overwrite=overwrite, expected=same_scenario(lambda: yaml)) as folder:
         (folder / SCENARIO).write_text(yaml)
         (folder / "summary.json").write_text(rows)
         for name, text in more.items():
@@ -55,7 +55,7 @@ def test_another_run_is_refused_before_it_runs(tmp_path: Path) -> None:
     before = tree(tmp_path)
     with (
         pytest.raises(InputError, match=r"holds a run and its report already.*seed: 0 there, seed: 1 here") as caught,
-        output(tmp_path, expected=same_scenario(YAML.replace("0", "1"))),
+        output(tmp_path, expected=same_scenario(lambda: YAML.replace("0", "1"))),
     ):
         raise AssertionError("the block must not run")
     assert "--overwrite" in (caught.value.hint or "")
@@ -97,11 +97,11 @@ def test_a_comparison_of_other_policies_is_refused_before_it_runs(tmp_path: Path
     (tmp_path / SCENARIO).write_text(YAML)
     (tmp_path / COMPARISON).touch()
     (tmp_path / "static/seed-0").mkdir(parents=True)
-    with output(tmp_path, expected=same_scenario(YAML), runs=[Path("static/seed-0")]):
+    with output(tmp_path, expected=same_scenario(lambda: YAML), runs=[Path("static/seed-0")]):
         pass
     with (
         pytest.raises(InputError, match="holds a comparison already; its policies or seeds differ"),
-        output(tmp_path, expected=same_scenario(YAML), runs=[Path("static/seed-0"), Path("static/seed-1")]),
+        output(tmp_path, expected=same_scenario(lambda: YAML), runs=[Path("static/seed-0"), Path("static/seed-1")]),
     ):
         raise AssertionError("the block must not run")
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scenarios.runs.storage import run_folder
 from scenarios.runs.storage.csv_tables import Column, read_csv, write_csv
 from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import owned_files, report_files, write_run
@@ -243,6 +244,7 @@ def test_a_new_run_replaces_the_old_and_leaves_other_files(tmp_path: Path) -> No
     (tmp_path / "plots" / "old.png").touch()
     (tmp_path / "plots" / "mine.txt").touch()
     (tmp_path / "report.html").touch()
+    (tmp_path / "trace.json").touch()  # of an export
     (tmp_path / "mine.txt").touch()
     check_output(tmp_path, overwrite=True, expected=None)
     with staging(tmp_path, replace=owned_files(tmp_path)) as folder:
@@ -250,6 +252,23 @@ def test_a_new_run_replaces_the_old_and_leaves_other_files(tmp_path: Path) -> No
     names = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
     assert set(tree(tmp_path)) == names | {"plots/", "plots/mine.txt", "mine.txt"}
     assert len(read_run(tmp_path).records.requests.row) == 6
+
+
+def test_formats_of_exports_are_imported_only_for_files_that_may_be_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, continuous(5))
+    asked: list[str] = []
+
+    def export_files() -> frozenset[str]:
+        asked.append("formats")
+        return frozenset({"trace.json"})
+
+    monkeypatch.setattr(run_folder, "export_files", export_files)
+    assert "summary.json" in owned_files(tmp_path)
+    assert not asked
+    (tmp_path / "trace.json").touch()
+    assert "trace.json" in owned_files(tmp_path)
 
 
 def test_a_run_replaces_a_comparison(tmp_path: Path) -> None:
