@@ -305,6 +305,25 @@ def test_llm_d_picks_who_decodes_and_then_who_prefills() -> None:
     assert picks(4, text(3, 48, 4, 0))[1] is not None
 
 
+def test_llm_d_s_second_pick_does_not_see_the_first() -> None:
+    """Of a prompt whose beginning no server has nothing is known, though the one to decode has it from now on."""
+    router = load_router("llm_d", {"block_size": 16})
+    assert isinstance(router, LlmD)
+    rooms = (3, 3, 4)  # blocks of two replicas that prefill and of one that decodes
+    loads = [SimpleNamespace(index=i, num_waiting=0, kv_utilization=0.0, num_blocks=n) for i, n in enumerate(rooms)]
+    prefill, decode = Replicas(cast("Any", loads[:2])), Replicas(cast("Any", loads[2:]))
+
+    def prefills(row: int, prompt: tuple[int, ...]) -> int:
+        request = asking(row, prompt)
+        assert router.for_decode().choose(request, decode).index == 2
+        return router.choose(request, prefill).index
+
+    assert prefills(0, text(1, 64, 0, 0)) == 0  # has room for three of its four blocks: all but the first
+    loads[0].num_waiting = 9
+    assert prefills(1, text(2, 64, 1, 0)) == 1  # and who decodes forgets the first prompt
+    assert prefills(2, text(1, 64, 2, 0)) == 1  # 0 + 2 of the queue; replica 0 would have 3 x 3 / 4
+
+
 def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
     router = load_router("vllm_prefix_aware")
     prompt = text(1, 96, 0, 1)
