@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from annotated_types import DocInfo, Unit
 from pydantic import TypeAdapter
 
+from scenarios.schema.releases import KEY, others
 from scenarios.schema.source.hints import as_number
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def parameter_schema(parameter: Parameter) -> Schema:
     schema: Schema = TypeAdapter(parameter.annotation).json_schema()
     if parameter.words and all(as_number(word) is not None for word in parameter.words):  # YAML takes 0.20 for a number
         numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}
-        schema = {"anyOf": [schema, numbers]}
+        schema = {"anyOf": [schema, numbers, *(others(parameter.words) if parameter.name == KEY else ())]}
     schema["description"] = parameter.doc
     if parameter.unit:
         schema["x-unit"] = parameter.unit

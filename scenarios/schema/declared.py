@@ -3,7 +3,6 @@
 It imports all of them, so most runs do without: `scenarios.schema.engine`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from operator import or_
@@ -69,15 +68,9 @@ def _without_doc(annotation: Any) -> Any:
     return reduce(lambda kind, limit: Annotated[kind, limit], limits, inner)
 
 
-_RELEASE = re.compile(r"v?(\d+\.\d+)\.\d[\w.+-]*$")
-
-
 def _as_word(words: Iterable[str], value: object) -> object:
-    """The word that is meant: YAML takes 0.20 without quotes for a number, and a patch (0.20.1) follows its release."""
-    if isinstance(value, float):
-        return next((word for word in words if as_number(word) == value), value)
-    release = _RELEASE.match(value) if isinstance(value, str) else None
-    return release[1] if release is not None and release[1] in words else value
+    """The word that is meant: YAML takes 0.20 without quotes for a number."""
+    return next((word for word in words if as_number(word) == value), value) if isinstance(value, float) else value
 
 
 class _Closed(Engine):
@@ -88,7 +81,7 @@ class _Closed(Engine):
     @model_validator(mode="wrap")
     @classmethod
     def _of_a_known_release(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Take the nearest known release for one that is not, and remember which it was."""
+        """Take the nearest known release for one that is not, and remember which it was; a patch is its release."""
         if not isinstance(data, Mapping):
             return handler(data)
         known, asked = with_known(data)

@@ -12,25 +12,29 @@ from simulator.errors import InputError
 from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 
 KEY = "version"
-_RELEASE = re.compile(r"v?(\d{1,2})\.(\d{1,2})(?:\.\d[\w.+-]*)?$")
-_DEVELOPMENT = re.compile(r"(?:main|nightly|latest|dev)\b[\w.+-]*$")
+PATCH = r"(?:\.\d[\w.+-]*)?"
+RELEASE = rf"^v?(\d{{1,2}})\.(\d{{1,2}}){PATCH}$"
+DEVELOPMENT = r"^(?:main|nightly|latest|dev)\b[\w.+-]*$"
 
 
 def nearest_known(known: Sequence[str], asked: object) -> str | None:
-    """The release whose rules are taken for one that is not among the known ones, oldest first; None for no release.
+    """Of the known releases, oldest first, the one whose rules are taken for what is asked for; None for no release.
 
-    A build of the development branch is as the newest. Numbers a major release beyond the newest are no release.
+    A patch has the rules of its release, a build of the development branch those of the newest. Numbers more than one
+    major release beyond the newest are no release.
     """
     text = str(asked)
-    if _DEVELOPMENT.match(text):
+    if re.match(DEVELOPMENT, text):
         return known[-1]
-    found = _RELEASE.match(text)
-    if found is None:
+    numbers = _numbers(text)
+    if not numbers or numbers[0] > _numbers(known[-1])[0] + 1:
         return None
-    numbers, releases = (int(found[1]), int(found[2])), [_numbers(each) for each in known]
-    if numbers in releases or numbers[0] > releases[-1][0] + 1:
-        return None
-    return known[max(0, sum(each < numbers for each in releases) - 1)]
+    return known[max(0, sum(_numbers(each) <= numbers for each in known) - 1)]
+
+
+def is_of(release: str, asked: object) -> bool:
+    """True if what is asked for is this release, or a patch of it."""
+    return _numbers(str(asked)) == _numbers(release)
 
 
 def with_known(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -42,17 +46,30 @@ def with_known(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         parameter = policy_parameters(policy_class(str(policy))).get(KEY)
     except InputError:  # said where the policy is loaded
         return dict(data), ""
-    if parameter is None or not parameter.words or _is_known(parameter.words, asked):
+    if parameter is None or not parameter.words or _is_written(parameter.words, asked):
         return dict(data), ""
     near = nearest_known(parameter.words, asked)
-    return (dict(data), "") if near is None else ({**data, KEY: near}, str(asked))
+    if near is None:
+        return dict(data), ""
+    return {**data, KEY: near}, "" if is_of(near, asked) else str(asked)
 
 
-def _is_known(known: Sequence[str], asked: object) -> bool:
+def others(known: Sequence[str]) -> list[dict[str, Any]]:
+    """JSON Schemas of what else `nearest_known` takes: text, and numbers of YAML's."""
+    nearest, majors = {"x-allowed": "of any other release the nearest"}, _numbers(known[-1])[0] + 2
+    release = rf"^v?(?:{'|'.join(map(str, range(majors)))})\.\d{{1,2}}{PATCH}$"
+    return [
+        {"type": "string", "pattern": f"{release}|{DEVELOPMENT}", **nearest},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": majors, **nearest},
+    ]
+
+
+def _is_written(known: Sequence[str], asked: object) -> bool:
     """True if a word is meant as it is, or as a number of YAML's (0.20)."""
     return asked in known or (isinstance(asked, float) and asked in map(float, known))
 
 
-def _numbers(release: str) -> tuple[int, int]:
-    major, minor = release.split(".")[:2]
-    return int(major), int(minor)
+def _numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a release; none of what is no release."""
+    found = re.match(RELEASE, release)
+    return (int(found[1]), int(found[2])) if found else ()

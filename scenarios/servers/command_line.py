@@ -40,9 +40,9 @@ def unfolded(words: Sequence[str]) -> list[str]:
     """Return words with a script for a shell (`bash -c "..."`) in their place."""
     for place, word in enumerate(words):
         if word.rpartition("/")[2] in _SHELLS:
-            for script in words[place + 1 :]:
+            for start, script in enumerate(words[place + 1 :], place + 1):
                 if not script.startswith("-"):
-                    return [*words[:place], *split_line(" ".join(words[words.index(script) :])).words]
+                    return [*words[:place], *split_line(" ".join(words[start:])).words]
     return list(words)
 
 

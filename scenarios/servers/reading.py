@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from scenarios.schema.releases import is_of, nearest_known
 from scenarios.servers.config_file import as_words, flat
 from scenarios.servers.flags import Read, read_options, read_variables, read_words
 from scenarios.servers.names import version_in
@@ -85,8 +86,5 @@ def version_of(launch: Launch, starts: Sequence[Start], told: tuple[object, str]
         found, why = str(version_in(image)), f"the image {image}"
     else:
         return known[-1], "not said: the newest"
-    if found in known:
-        return found, why
-    first = tuple(int(part) for part in known[0].split("."))
-    near = known[0] if tuple(int(part) for part in found.split(".")[:2]) < first else known[-1]
-    return near, f"{why}: of {found} the rules are taken to be those of {near}"
+    near = nearest_known(known, found) or known[-1]
+    return near, why if is_of(near, found) else f"{why}: of {found} the rules are taken to be those of {near}"

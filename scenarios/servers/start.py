@@ -76,12 +76,6 @@ def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[st
     return [re.sub(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)", value, word) for word in words]
 
 
-def version_of(image: str) -> str | None:
-    """Return the version in an image's tag, as 0.11; None where the tag has none."""
-    match = re.search(r":v?(\d+)\.(\d+)(?:\.\d+)?", image)
-    return f"{match[1]}.{match[2]}" if match else None
-
-
 def mapping(value: object) -> Mapping[str, Any]:
     """Return a mapping of a file as it is, and an empty one for anything else: files of others are not checked here."""
     return value if isinstance(value, Mapping) else {}

@@ -75,6 +75,15 @@ def test_a_small_scenario_is_valid_with_every_policy(policy: str) -> None:
     load(data, check_files=False)
 
 
+@pytest.mark.parametrize("version", ["0.9.2", "v0.20.1", 0.34, "1.0.0", "nightly-5b8c", "0.33.1rc2"])
+def test_a_release_that_is_not_known_is_valid_for_both(version: object) -> None:
+    """The nearest known one stands for it."""
+    data = deepcopy(SMALL)
+    data["engine"]["version"] = version
+    VALIDATOR.validate(data)
+    load(data)
+
+
 BROKEN: list[tuple[str, object]] = [
     ("modle", "gpt2"),
     ("seed", "0"),
@@ -103,6 +112,8 @@ BROKEN: list[tuple[str, object]] = [
     ("engine.order", "lifo"),
     ("engine.stream", True),  # a key of static
     ("engine.version", "20.1"),
+    ("engine.version", 20.1),
+    ("engine.version", "0.20-1"),
     ("router", "nearest"),
     ("router", {"kind": "power_of_two", "choices": 0}),
     ("router", {"kind": "random", "choices": 2}),
