@@ -17,7 +17,7 @@ def foreseen(
 ) -> dict[str, float]:
     """The bounds on prefix hits by the names of summary.json, where the router's regret is asked for.
 
-    None where a group caches nothing, keeps several kinds of KV, or has tiers behind its GPUs' memory.
+    Nothing where a group caches nothing, keeps several kinds of KV, or has tiers behind its GPUs' memory.
     """
     if not scenario.routing.regret or not all(_is_plain(built) for built in fleet):
         return {}

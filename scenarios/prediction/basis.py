@@ -79,10 +79,10 @@ def _of_group(built: BuiltGroup) -> Basis | None:
 def _left_open(profile: Profile) -> list[str]:
     """What no kernel was measured of, so that it costs nothing here: its cost lies within the interval or not."""
     from simulator.timing.tables import parts_of
-    from simulator.timing.tables.part_sources import UNEQUAL, fitted_parts
+    from simulator.timing.tables.part_sources import NOTHING, UNEQUAL, fitted_parts
 
     parts = (*parts_of(profile), *fitted_parts(profile))
-    nothing = any(part.name == UNEQUAL and part.words.startswith("nothing") for part in parts)
+    nothing = any(part.name == UNEQUAL and part.words.startswith(NOTHING) for part in parts)
     return ["unequal contexts cost what equal ones do, of which nothing was measured"] if nothing else []
 
 

@@ -320,7 +320,7 @@ class Scenario(Strict):
         from scenarios.schema.cost.auto import AutoCostConfig
 
         assert isinstance(self.cost, AutoCostConfig)
-        return self.cost.chosen(self)[0]
+        return self.cost.chosen(self)
 
     def resolve_host(self) -> "Host":
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.

@@ -17,8 +17,8 @@ the loads that the router is given: with a `signal_interval_s`, those of the las
 that waited here as one that arrives as it is sent on. Prefill and decode apart, the mean is over the replicas of both
 sides, which are one pool there; what is still prefilled elsewhere does not wait yet.
 
-Not modelled: capacities in bytes, what expired counting until the sweep of
-each second, eviction in flight, concurrency in tokens, and detectors as filters of the replicas (their `headroom`).
+Not modelled: capacities in bytes, what expired counting until the sweep of each second, eviction in flight, concurrency
+in tokens, and detectors as filters of the replicas (their `headroom`).
 """
 
 from collections.abc import Sequence

@@ -23,12 +23,12 @@ class RooflineRanks:
     @classmethod
     def of(cls, cost: Roofline | WindowedRoofline, ranks: int, copies: int | None = None) -> "RooflineRanks":
         """Common steps of `ranks`, by the roofline of one; with `copies` tokens go to those of their experts alone."""
-        roofline = cost if isinstance(cost, Roofline) else cost.cost
+        roofline = _plain(cost)
         model, link = roofline.model, link_of(roofline.gpu, ranks * roofline.tensor_parallel)
         return cls(cost, Exchange(ACTIVATION_BYTES * model.hidden, link, copies))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        roofline = self.cost if isinstance(self.cost, Roofline) else self.cost.cost
+        roofline = _plain(self.cost)
         model, ranks = roofline.model, len(shapes)
         tokens = [max(shape.tokens, 1) for shape in shapes]  # a dummy batch has one
         own_s = max(
@@ -39,3 +39,8 @@ class RooflineRanks:
         exchange_s = 2e-6 * model.moe_layers * self.exchange.us(total, min(tokens))
         reduced_s = roofline.all_reduce_s(max(tokens)) * model.moe_layers / model.sublayers  # the exchange is instead
         return own_s - reduced_s + roofline.experts_s(total, ranks) + exchange_s
+
+
+def _plain(cost: Roofline | WindowedRoofline) -> Roofline:
+    """The roofline without windows, which change nothing of experts and links."""
+    return cost if isinstance(cost, Roofline) else cost.cost

@@ -29,8 +29,8 @@ class AutoCostConfig(Strict):
 
     kind: Annotated[Literal["auto"], doc("measured kernels if there are any, else figures of model and GPU")]
 
-    def chosen(self, scenario: Priced) -> tuple[ProfileCostConfig | RooflineCostConfig, str]:
-        """Return the kind of cost that stands for this one, and why it is not by measured kernels; '' if it is.
+    def chosen(self, scenario: Priced) -> ProfileCostConfig | RooflineCostConfig:
+        """Return the kind of cost that stands for this one.
 
         Tables stand there by name, but for those that borrow parts from others.
         """
@@ -39,14 +39,14 @@ class AutoCostConfig(Strict):
         measured = ProfileCostConfig(kind="profile")
         try:
             profile = measured.found(scenario)
-        except InputError as error:
-            return RooflineCostConfig(kind="roofline"), error.message
+        except InputError:
+            return RooflineCostConfig(kind="roofline")
         borrows = any(part.how == "borrowed" for part in parts_of(profile))
-        return (measured if borrows else ProfileCostConfig(kind="profile", name=profile.name)), ""
+        return measured if borrows else ProfileCostConfig(kind="profile", name=profile.name)
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of what is chosen: figures of model and GPU price every model."""
-        return self.chosen(scenario)[0].build(scenario)
+        return self.chosen(scenario).build(scenario)
 
     def takes_host(self, scenario: Priced) -> bool:
         """Return whether the engine's host is added by default: all kinds that are chosen lack it."""

@@ -108,7 +108,9 @@ class DynamoKv:
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         keys = self._table.keys(request)
         cached = self._cached(request, replicas)
-        least = min([self._of(load.index).prefill_tokens for load in replicas])
+        least = 0
+        if self.overlap_score_credit_decay:
+            least = min([self._of(load.index).prefill_tokens for load in replicas])
         costs = [self.cost(request, keys, load.index, cached[load.index], least) for load in replicas]
         chosen = replicas[self._draw(costs)]
         self.book(request, keys, chosen.index, cached[chosen.index])

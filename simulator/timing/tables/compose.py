@@ -45,6 +45,8 @@ from simulator.timing.tables.part_sources import (
     EXTRAPOLATED,
     INTERPOLATED,
     MEASURED,
+    NOTHING,
+    UNEQUAL,
     PartSource,
 )
 from simulator.timing.tables.products import (
@@ -345,18 +347,17 @@ def _attention(tables: Tables, model: Model, ranks: int) -> tuple[Attention, lis
 
 def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[PartSource]) -> Skew | None:
     """Estimate the extra cost of unequal contexts, of which the tables hold nothing."""
-    name = "unequal contexts"
     if tables.gpu in PACKED:
-        parts.append(PartSource(name, ESTIMATED, "nothing: FlashAttention 3 splits the long ones"))
+        parts.append(PartSource(UNEQUAL, ESTIMATED, f"{NOTHING}: FlashAttention 3 splits the long ones"))
         return None
     heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
     key_us = dict(attention.decode.surface.physics.roofs[0])["keys"]
     plain = kv_precision(model) == "bf16"
     skew = estimated_skew(tables.gpu, heads, kv_heads, key_us, attention.beside) if plain else None
     if skew is None:
-        parts.append(PartSource(name, ASSUMED, "nothing: how this GPU's attention lists them is not known"))
+        parts.append(PartSource(UNEQUAL, ASSUMED, f"{NOTHING}: how this GPU's attention lists them is not known"))
     else:
-        parts.append(PartSource(name, ESTIMATED, "thread blocks listed over the multiprocessors"))
+        parts.append(PartSource(UNEQUAL, ESTIMATED, "thread blocks listed over the multiprocessors"))
     return skew
 
 

@@ -11,6 +11,7 @@ ESTIMATED, ASSUMED, BORROWED = "estimated", "assumed", "borrowed"
 """At that size; between sizes; beyond them; by a form that holds on other cards; from a datasheet or another card; from
 kernels of another engine or version on the same card."""
 UNEQUAL = "unequal contexts"  # the part, and its name among those that a profile says are assumed
+NOTHING = "nothing"  # how the words of a part begin that costs nothing, for want of rows
 WHOLE_STEP = "step"  # a curve of whole steps, of a profile that was fitted to a log
 
 
@@ -59,7 +60,7 @@ def fitted_parts(profile: Profile) -> tuple[PartSource, ...]:
         parts += [PartSource("attention", MEASURED, "prompts and decodes apart")]
         parts += [PartSource("prompts beside decodes", ESTIMATED, f"added{times}")]
     if profile.skew is None:
-        parts.append(PartSource(UNEQUAL, ASSUMED, "nothing"))
+        parts.append(PartSource(UNEQUAL, ASSUMED, NOTHING))
     else:
         listed = UNEQUAL in assumed
         words = "thread blocks listed over the multiprocessors" if listed else "batches of two lengths"
