@@ -5,6 +5,7 @@ from typing import Any
 
 from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
 from docs.writers.accuracy.others import kept
+from docs.writers.accuracy.score_table import score_table
 from docs.writers.tables import table
 
 _NEWCOMER = """# What each key costs
@@ -57,8 +58,6 @@ its own policy, kernels and host, and plans a step while the one before runs. A 
 group of ranks that share the experts and step together. vLLM's decoders pull by its connector, SGLang's take memory
 before a prompt is computed, TensorRT-LLM's take it for the whole answer.
 
-| | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 _CAUSES = """
 ## The worst, and why
@@ -82,9 +81,8 @@ _CAUSES = """
 
 Errors in per cent. Workers: those that prefill, then those that decode; DP: attention data parallel.
 
-| run | lengths | users | workers | TPOT (ms) | error | TTFT (ms) | error |
-| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |
 """
+_RUN_HEAD = ("run", "lengths", "users", "workers", "TPOT (ms)", "error", "TTFT (ms)", "error")
 METRICS = ("tpot", "ttft")
 _WORDS = {FULL: "the full scenario", NEWCOMER: "newcomer's"}
 
@@ -140,9 +138,8 @@ def disaggregated_page() -> str:
     why = "\n".join(f"- {count}: {words}" for words, count in sorted(out.items(), key=lambda one: -one[1]))
     left_out = sum(out.values())
     head = _APART.format(rows=held["rows"], left_out=left_out, why=why, scored=held["rows"] - left_out)
-    lines = [head.rstrip("\n"), _line("all", held["all"])]
-    for part in ("engines", "kinds", "cells"):
-        lines += [_line(name, found) for name, found in held[part].items() if found["rows"]]
+    groups = {"all": held["all"], **held["engines"], **held["kinds"], **held["cells"]}
+    lines = [head.rstrip("\n"), "", *score_table("", groups)]
     short = sum(each["ttft"] < 0 for each in held["runs"])
     lines.append(
         _CAUSES.format(
@@ -153,25 +150,19 @@ def disaggregated_page() -> str:
             h200=_range(held["runs"], "trtllm DeepSeek-V3 h200_sxm", "TP 8"),
         ).rstrip("\n")
     )
-    for each in held["runs"]:
-        sizes = f"{each['cell']} | {each['lengths']} | {each['users']:,} | {each['sizes']}"
-        lines.append(
-            f"| {sizes} | {each['tpot_ms']:.1f} | {_signed(each['tpot'])} | {each['ttft_ms']:,.0f} "
-            f"| {_signed(each['ttft'])} |"
-        )
+    lines += ["", *table(_RUN_HEAD, map(_run, held["runs"]), (2, 4, 5, 6, 7))]
     return "\n".join(lines) + "\n"
+
+
+def _run(each: Mapping[str, Any]) -> list[str]:
+    sizes = each["cell"], each["lengths"], f"{each['users']:,}", each["sizes"]
+    return [*sizes, f"{each['tpot_ms']:.1f}", _signed(each["tpot"]), f"{each['ttft_ms']:,.0f}", _signed(each["ttft"])]
 
 
 def _range(runs: Sequence[Mapping[str, Any]], cell: str, decoders: str) -> str:
     """The least and the largest error of TPOT of a cell's runs with such decoders."""
     errors = [each["tpot"] for each in runs if each["cell"].startswith(cell) and each["sizes"].endswith(decoders)]
     return f"{100 * min(errors):+.0f} to {100 * max(errors):+.0f} %"
-
-
-def _line(name: str, found: Mapping[str, float]) -> str:
-    names = ("refused", "tpot_median", "tpot_p90", "ttft_median", "ttft_p90")
-    shown = [f"{100 * found[each]:.1f}" if each in found else "-" for each in names]
-    return f"| {name} | {found['rows']:.0f} | {' | '.join(shown)} |"
 
 
 def _signed(error: float | None) -> str:

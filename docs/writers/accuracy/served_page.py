@@ -8,8 +8,10 @@ from textwrap import wrap
 from typing import Any
 
 from docs.writers.accuracy.floor import floor_lines
+from docs.writers.accuracy.score_table import score_table
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
+from docs.writers.tables import table, texts
 from reports.files import write
 from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, SOME_GPUS, WARM
 
@@ -37,10 +39,9 @@ aiconfigurator 0.12.0 on the same runs (`cli_estimate` with its newest kernel ta
 lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 24 November 2026). It answers in
 milliseconds, by a formula; a run here takes a tenth of a second. What it has no kernels or no memory for is not
 priced. Median errors in % of the runs that both price, ours by the prices of that day:
-
-| engine | both price | its TPOT | p90 | its TTFT | our TPOT | p90 | our TTFT |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
+_THEIR_HEAD = ("engine", "both price", "its TPOT", "p90", "its TTFT", "our TPOT", "p90", "our TTFT")
+_HELD_HEAD = ("metric", "left out", "held (%)", "width", "groups (%)")
 _TTFT = """
 ## What was chosen on these rows
 
@@ -109,28 +110,25 @@ def page() -> str:
             rows=round(sum(each["rows"] * (1.0 - each["refused"]) for each in kept["engines"].values()))
         ).rstrip(),
         "",
-        *_table("engine", kept["engines"]),
-        _OTHERS.rstrip(),
-        *_their_lines(json.loads(THEIR_FILE.read_text(encoding="utf-8"))),
+        *score_table("engine", kept["engines"]),
+        _OTHERS,
+        *table(_THEIR_HEAD, map(_beside, json.loads(THEIR_FILE.read_text(encoding="utf-8")).items())),
         "",
     ]
     for kind, name in (("models", "model"), ("GPUs", "GPU"), ("precisions", "precision"), ("versions", "version")):
         if kind in kept:
-            lines += [f"## By {name}", "", *_table(name, kept[kind]), ""]
+            lines += [f"## By {name}", "", *score_table(name, kept[kind]), ""]
     lines += ["## By cell", "", f"![{_ALT}]({PICTURE})", ""]
-    lines += [*_table("engine, model, GPU, precision", kept["cells"]), _TTFT]
+    lines += [*score_table("engine, model, GPU, precision", kept["cells"]), _TTFT]
     lines += [*floor_lines(kept["floor"]), *_worst(kept["cells"])]
     return "\n".join([*lines, *_coverage(residuals)]).rstrip() + "\n"
 
 
-def _their_lines(engines: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _beside(of_engine: tuple[str, Mapping[str, float]]) -> list[str]:
+    """A row of an engine's runs: aiconfigurator's errors, and ours."""
+    engine, found = of_engine
     names = [f"{whose}_{what}" for whose in ("theirs", "ours") for what in ("tpot", "tpot_p90", "ttft")]
-    return [
-        f"| {engine} | {found['both']} of {found['runs']} | "
-        + " | ".join(f"{100 * found[name]:.1f}" for name in names)
-        + " |"
-        for engine, found in engines.items()
-    ]
+    return [engine, f"{found['both']} of {found['runs']}", *(f"{100 * found[name]:.1f}" for name in names)]
 
 
 def _worst(cells: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -145,17 +143,6 @@ def _worst(cells: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [*lines, ""]
 
 
-def _table(name: str, groups: Mapping[str, Mapping[str, float]]) -> list[str]:
-    head = f"| {name} | rows | refused (%) | TPOT median (%) | p90 | TTFT median (%) | p90 |"
-    lines = [head, "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for group, found in groups.items():
-        if found["rows"]:
-            names = ("refused", "tpot_median", "tpot_p90", "ttft_median", "ttft_p90")
-            shown = [f"{100 * found[each]:.1f}" if each in found else "-" for each in names]
-            lines.append(f"| {group} | {found['rows']:.0f} | {' | '.join(shown)} |")
-    return lines
-
-
 def _coverage(residuals: Mapping[str, Any]) -> list[str]:
     """How often an interval holds rows of what it knows nothing of."""
     lines = [
@@ -168,30 +155,30 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
         "on the way: so it is for every server but one whose first requests count, in a closed loop without",
         "`measure.warmup_s`.",
         "",
-        "| metric | left out | held (%) | width | groups (%) |",
-        "| --- | --- | ---: | ---: | --- |",
     ]
+    rows = []
     for metric in (*METRICS, WARM):
         for way, found in residuals["tested"][metric].items():
             shares = {name: share for name, (_, share) in found["groups"].items()}
             ends = sorted(shares, key=lambda name: shares[name])
             words = ", ".join(f"{name} {100 * shares[name]:.0f}" for name in dict.fromkeys([*ends[:1], *ends[-1:]]))
-            held = f"{100 * found['coverage']:.1f} | {found['width']:.2f}"
-            lines.append(f"| {metric} | {way} | {held} | {words or '-'} |")
+            held = f"{100 * found['coverage']:.1f}", f"{found['width']:.2f}"
+            rows.append([metric, way, *held, words or "-"])
     outside = residuals["wider"][OUTSIDE]
     lines += [
+        *table(_HELD_HEAD, rows, (2, 3)),
         "",
         "How wide an interval is follows the size of errors of such runs (`docs/writers/accuracy/spread.py`): how many",
         "times as wide, in logarithms, by trait. `load` is the mean batch times prompt tokens over answers' tokens;",
         f"GPUs are those in tensor parallel: one, some (up to {SOME_GPUS}), many.",
         "",
-        "| metric | trait | times |",
-        "| --- | --- | --- |",
     ]
+    rows = []
     for metric in (*METRICS, WARM):
         for trait, effects in sorted(residuals["spread"][metric].items()):
             words = ", ".join(f"{_value(trait, value)} {math.exp(log):.2f}" for value, log in effects.items())
-            lines.append(f"| {metric} | {trait} | {words} |")
+            rows.append([metric, trait, words])
+    lines += texts(("metric", "trait", "times"), rows)
     lines += ["", f"Outside of everything measured it is {outside:.2f} times as wide: no run lies there to test it."]
     return lines
 
