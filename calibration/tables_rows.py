@@ -26,8 +26,11 @@ KV_BYTES = {"bf16": 2, "fp8": 1}
 PREFERRED = ("trtllm_mha", "fa3", "flashinfer", "triton")
 """Kernels of attention in the order in which SGLang takes them; others come first."""
 
-SPIKE = 1.4
-"""A product that takes so many times as long as rows before and after it, with fewer and with more m, was disturbed."""
+DISTURBED = 1.3
+"""A product that takes so many times as long as one of the same widths with more rows was disturbed: more rows are
+never less work."""
+KERNEL = 0.25
+"""Unless so many of all widths are as slow with as many rows: then a kernel is, as vLLM's of one row in fp8."""
 
 
 def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes], engine: str = "vllm") -> pd.DataFrame:
@@ -45,10 +48,10 @@ def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes], engine: 
         possible = (frame["us"] * TOLERANCE >= least).to_numpy()
         notes["rejected"][f"products {name}"] = [int((~possible).sum()), len(frame)]
         frame = frame[possible].sort_values(["n", "k", "m"])
-        spikes = _spikes(frame)
-        if spikes.any():
-            notes["disturbed"][f"products {name}"] = [int(spikes.sum()), len(frame)]
-        found.append(frame[~spikes])
+        disturbed = _disturbed(frame)
+        if disturbed.any():
+            notes["disturbed"][f"products {name}"] = [int(disturbed.sum()), len(frame)]
+        found.append(frame[~disturbed])
     return pd.concat(found, ignore_index=True)
 
 
@@ -91,19 +94,14 @@ def _least_product_us(frame: pd.DataFrame, name: str, gpu: Gpu) -> Array:
     return np.asarray(np.maximum(2.0 * m * n * k / (gpu.tflops(name) * 1e6), moved / (gpu.bandwidth_gb_s * 1e3)))
 
 
-def _spikes(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """The rows far above the lower of the two before and of the two after, with the same n and k (sorted by m)."""
-    us, group = frame["us"].to_numpy(float), frame.groupby(["n", "k"], sort=False).ngroup().to_numpy()
-
-    def near(steps: tuple[int, int]) -> Array:
-        found = []
-        for step in steps:
-            other, theirs = np.roll(us, step), np.roll(group, step)
-            outside = np.arange(len(us)) < step if step > 0 else np.arange(len(us)) >= len(us) + step
-            found.append(np.where((theirs == group) & ~outside, other, np.nan))
-        return np.asarray(np.fmin(*found))
-
-    return np.asarray(us > SPIKE * np.maximum(near((1, 2)), near((-1, -2))))
+def _disturbed(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """The rows that were disturbed. On some machines of the source that is one in ten, some of them side by side."""
+    falling = frame.sort_values("m", ascending=False)
+    widths = [falling["n"], falling["k"]]
+    with_more = falling.groupby(widths)["us"].cummin().groupby(widths).shift()  # the least time of those with more rows
+    slow = (falling["us"] > DISTURBED * with_more).astype(float).where(with_more.notna())
+    often = slow.groupby(falling["m"]).transform("mean")
+    return np.asarray(((slow == 1.0) & (often < KERNEL)).reindex(frame.index))
 
 
 def attention_rows(source: Source, file: str, length: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:

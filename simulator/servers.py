@@ -158,7 +158,8 @@ class Server:
     None for one that is the same for all. `untabled` says which models it computes with kernels without tables.
     `launch` is its command line; None: no server has the policy. `kernels` is the word for the engine in the names of
     kernel tables (`h100-vllm-0.24`). `prompt_graphs` says that CUDA graphs hold steps with prompts too, up to the
-    captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone.
+    captured size. `all_to_all`: ranks that share experts send a token to those of its experts alone. `fuses_since` is
+    the version from which on all-reduces of dense models hold their norms where that is asked apart, None for none.
     """
 
     front_end: FrontEnd
@@ -175,6 +176,7 @@ class Server:
     kernels: str = "vllm"
     prompt_graphs: bool = True
     all_to_all: bool = False
+    fuses_since: Since | None = None
 
     def host(
         self,
@@ -210,6 +212,11 @@ class Server:
         """Return how many times as long as their kernels prompts take; None is the newest version."""
         older = self._older(version)
         return 1.0 if older is None else older.prompt_times
+
+    def fuses(self, version: str | None = None) -> bool:
+        """Return whether this version's all-reduces hold norms by default; None is the newest version."""
+        numbers = _NEWEST if version is None else numbers_of(version)
+        return self.fuses_since is not None and numbers >= self.fuses_since
 
     def _older(self, version: str | None) -> Older | None:
         if version is None or not self.older:

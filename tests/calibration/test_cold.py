@@ -1,5 +1,6 @@
 """Rows that were measured with a warm cache: what reading from memory adds, and what is left as it is."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -73,12 +74,15 @@ def test_products_are_left_alone_where_the_cache_or_the_pace_is_not_known() -> N
 
 
 def test_a_disturbed_row_goes_and_a_kernel_that_is_slow_for_one_row_stays() -> None:
-    sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    us = {m: 20.0 + 0.1 * m for m in sizes} | {1: 60.0, 8: 60.0}
+    sizes, widths = (1, 2, 4, 8, 16, 32, 64, 128, 256), (512, 1024, 2048, 4096, 8192)
+    disturbed = {(8, 4096), (16, 4096), (64, 1024)}  # two of them side by side
     rows = pd.DataFrame(
-        {"gemm_dtype": "bfloat16", "m": m, "n": 4096, "k": 4096, "latency": us[m] * 1e-3} for m in sizes
-    )
+        {"gemm_dtype": "bfloat16", "m": m, "n": n, "k": 4096,
+         "latency": 1e-3 * (60.0 if m == 1 or (m, n) in disturbed else 20.0 + 0.1 * m)}
+        for n in widths
+        for m in sizes
+    )  # fmt: skip
     notes: dict[str, dict[str, object]] = {"rejected": {}, "disturbed": {}, "cold": {}}
     kept = product_rows(rows, GPUS["h100"], notes)
-    assert kept["m"].tolist() == [1, 2, 4, 16, 32, 64, 128, 256]
-    assert notes["disturbed"] == {"products bf16": [1, 9]}
+    assert {*itertools.product(sizes, widths)} - {*zip(kept["m"], kept["n"], strict=True)} == disturbed
+    assert notes["disturbed"] == {"products bf16": [3, 45]}

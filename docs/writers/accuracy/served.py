@@ -312,7 +312,8 @@ def _answers(row: Row) -> tuple[float, float]:
 def _cost(row: Row, recipe: Recipe) -> dict[str, Any]:
     marlin = row.engine == "vllm" and "gpt-oss" in row.model and row.system.startswith("h")
     captured = {"max_capture_tokens": recipe.captured} if recipe.captured is not None else {}
-    return {"kind": "profile", **({"moe_backend": "marlin"} if marlin else {}), **captured}
+    fused = {"fuse_allreduce_rms": recipe.fused} if recipe.fused is not None and row.tensor_parallel > 1 else {}
+    return {"kind": "profile", **({"moe_backend": "marlin"} if marlin else {}), **captured, **fused}
 
 
 def _engine(row: Row, recipe: Recipe, data: int) -> Iterator[tuple[str, Any]]:

@@ -30,12 +30,8 @@ GROUPED, CELLS = 100, 8
 """A stratum is of so many rows and cells at least: fewer say how rows of a cell differ, not how cells do."""
 LEAST_WIDER = 1.1
 """An interval is at least so much wider than where the kernels were measured, from `EXTRAPOLATED` on."""
-TRAITS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(METRICS, ("basis", "kind", "load", "gpus")),
-    **dict.fromkeys((METRICS[0], WARM), ("kind", "load", "gpus")),
-}
-"""The traits of which a metric's spread is made. How kernels were come by says little of a first token, which
-waits for the client, the front end and other prompts. Traits, `SHRUNK` and `SMALLEST` were chosen once, on all rows."""
+TRAITS = ("basis", "kind", "load", "gpus")
+"""The traits of which a spread is made. Traits, `SHRUNK` and `SMALLEST` were chosen once, on all rows."""
 FIELDS = dict(zip((*METRICS, WARM), ("ttft", "tpot", "e2e", "ttft"), strict=True))
 Floats = NDArray[np.float64]
 Spread = Mapping[str, Mapping[str, float]]
@@ -145,7 +141,7 @@ def fitted_spread(rows: Columns, metric: str) -> Spread:
     effects = np.linalg.solve(normal, marks.T @ (weight * size))
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for (trait, value), effect in zip(rows.traits, effects, strict=False):
-        if trait in TRAITS[metric]:
+        if trait in TRAITS:
             found[trait][value] = float(effect)
     return {**found, "basis": _rising(found["basis"])} if "basis" in found else found
 

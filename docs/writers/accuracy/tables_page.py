@@ -25,9 +25,9 @@ and predicted from the others. Errors are in per cent:
 A source measures a kernel many times on the same operands. A model reads from memory those that the L2 cache holds in
 the measurement. So the rows are first corrected for that (`calibration/cold.py`): decodes by the pace at which larger
 batches read their keys, products by the read of their weights. A table below counts these rows (`cold`), rows that are
-then still faster than the GPU can be (`impossible`), and rows that take 1.4 times as long as those before and after
-them (`disturbed`); the last two kinds are left out. Two sources have more errors than that: of B200's fp8 products one
-in 25 was disturbed, and GB200's largest in bf16 run at half the pace of its others, as if power was short.
+then still faster than the GPU can be (`impossible`), and products that take 1.3 times as long as one with more rows,
+where few widths do (`disturbed`); the last two kinds are left out. Under SGLang on Blackwell and of vLLM's fp8 on B200
+one product in 12 was disturbed. GB200's largest in bf16 run at half the pace of its others, as if power was short.
 """
 _PARTS = """### Experts and latent attention
 

@@ -25,6 +25,7 @@ ASSUMED = "assumed"
 """The source of a profile's host times, if they were not measured with it."""
 
 HOPPER, TRITON_MXFP4_SINCE = ("h100", "h200"), (0, 12)
+FUSED_UNDER = "trtllm"  # the engine whose tables hold the kernel of fused all-reduces
 GRAPH_TOKENS = 512
 """The largest batch for which vLLM captures CUDA graphs, unless twice max_num_seqs is less (vLLM 0.19)."""
 
@@ -73,6 +74,12 @@ class ProfileCostConfig(Strict):
         Literal["auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm"],
         doc("kernels that compute the experts of tables, as vLLM's --moe-backend; auto: those that vLLM chooses"),
     ] = "auto"
+    fuse_allreduce_rms: Annotated[
+        bool | None,
+        doc(
+            "all-reduces of tables hold the norms of small steps, as vLLM's pass_config; null: as the version has them"
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -110,6 +117,7 @@ class ProfileCostConfig(Strict):
         profile = self._find(scenario)
         self._check(scenario, profile)
         self._check_experts(scenario, profile)
+        self._check_fusion(scenario, profile)
         return profile
 
     def takes_host(self, scenario: Priced) -> bool:
@@ -154,8 +162,9 @@ class ProfileCostConfig(Strict):
         model, gpu, hardware = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware
         others = tuple(map(read_tables, lenders))
         tables, how = read_tables(path), (self._backend(scenario), others, hardware.enable_expert_parallel)
+        fused = read_tables(held) if (held := self._fused(scenario)) is not None else None
         try:
-            return compose(tables, model, gpu, hardware.tensor_parallel, self.expert_load or USUAL, *how)
+            return compose(tables, model, gpu, hardware.tensor_parallel, self.expert_load or USUAL, *how, fused)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
 
@@ -179,6 +188,24 @@ class ProfileCostConfig(Strict):
         version = str(engine.parameter("version", "")).split(".")[:2]
         old = len(version) == 2 and all(map(str.isdigit, version)) and tuple(map(int, version)) < TRITON_MXFP4_SINCE
         return "marlin" if old and scenario.resolve_model().expert_dtype == "mxfp4" else asks
+
+    def _fused(self, scenario: Priced) -> Path | None:
+        """The tables of all-reduces that hold the norms, where the engine has them so; None where norms stand apart.
+
+        They are FlashInfer's, whose kernel TensorRT-LLM's tables have. By default those of dense models are taken so
+        alone: runs of models with experts under vLLM 0.18 and 0.19 took as long as with norms apart (docs/served.md).
+        """
+        from scenarios.profiles import tables_for
+        from simulator.policies import server_of
+
+        engine, asked = scenario.engine, self.fuse_allreduce_rms
+        server = server_of(engine.policy)
+        if asked is None:
+            asked = server.fuses(engine.parameter("version", None)) and not scenario.resolve_model().experts
+        if server.fuses_since is None or not asked:
+            return None
+        own, _ = tables_for(scenario.resolve_gpu().name.removesuffix(CHANGED), FUSED_UNDER)
+        return next((path for path in own if f"-{FUSED_UNDER}-" in path.name), None)
 
     def _fitting(self, scenario: Priced) -> Profile:
         """The shipped profile of model, GPU and parallelism; else what the GPU's tables amount to.
@@ -225,6 +252,21 @@ class ProfileCostConfig(Strict):
                 if "parts" not in profile.document:
                     what = f"{profile.name} is a fitted profile; it says nothing of other kernels or loads of experts"
                     raise scenario.error(f"cost.{key}", what, "give tables by cost.name, or leave the key out")
+
+    def _check_fusion(self, scenario: Priced, profile: Profile) -> None:
+        """Refuse what is said of all-reduces where it would change nothing."""
+        from simulator.policies import server_of
+
+        if self.fuse_allreduce_rms is None:
+            return
+        key, policy = "cost.fuse_allreduce_rms", scenario.engine.policy
+        if server_of(policy).fuses_since is None:
+            raise scenario.error(key, f"it is vLLM's, and the policy is {policy}", "leave the key out")
+        if scenario.hardware.tensor_parallel == 1:
+            raise scenario.error(key, "one GPU reduces nothing", "leave the key out")
+        if "parts" not in profile.document:
+            what = f"{profile.name} is a fitted profile; it says nothing of other all-reduces"
+            raise scenario.error(key, what, "give tables by cost.name, or leave the key out")
 
     def _check(self, scenario: Priced, profile: Profile) -> None:
         """Refuse a profile of something else: its kernels say nothing of the scenario's."""

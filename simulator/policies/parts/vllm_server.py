@@ -34,6 +34,8 @@ LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
 NEWEST_VERSION = "0.33"
 _ASYNC_BY_DEFAULT = (0, 14)  # vllm-project/vllm, pull request 27614
+_FUSED_BY_DEFAULT = (0, 17)
+"""All-reduces with norms at -O2 (pull request 34299 of February 2026; its recipes say so of 0.17)."""
 _MORE_MEMORY_SINCE = (0, 20)
 _LARGEST_SINCE = (0, 28)
 _STATES_CACHED_SINCE = (0, 26)
@@ -269,6 +271,7 @@ VLLM = Server(
     filters=_FILTERS,
     overlaps_since=_ASYNC_BY_DEFAULT,
     launch=VLLM_SERVE,
+    fuses_since=_FUSED_BY_DEFAULT,
 )
 LIKE_VLLM = Server(FRONT_END, LIKE_VLLM_0_15, asynchronous=Host(0.3e-3, 0.0, "assumed: as vLLM 0.19"))
 """The server of a policy whose file names none: as quick as vLLM, without a command."""

@@ -20,8 +20,8 @@ from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.profile_scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Array, Curve, Surface, flat, make_curve, mesh, scaled
-from simulator.timing.roofline_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
+from simulator.timing.profile.surface import Array, Curve, Surface, flat, mesh, scaled
+from simulator.timing.tables.all_reduces import all_reduces, with_norms
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     Found,
@@ -74,13 +74,6 @@ from simulator.timing.tables.table_schema import HeadTable, Tables
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 DATA_CENTRE = ("h100", "h200", "b200", "b300", "gb200", "gb300")
-LEAST_MEASURED = 4
-"""Fewer GPUs say too little of all-reduces among many."""
-LONGER_AMONG_FEWER = 1.5
-"""All-reduces among fewer GPUs that take so many times as long as among more were not those of a server: vLLM's among
-two GPUs of GB200 take 1.9 times as long as among four from 16 MB on, where among two of B200 they take 0.8 times."""
-SQUARES_BYTES = 8
-"""A token's sums of squares of queries and keys, which are reduced together (vLLM, `MiniMaxText01RMSNormTP`)."""
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
 """Why products of weights that are widened to bf16 on the way are in no tables."""
 
@@ -95,12 +88,14 @@ def compose(
     backend: str = AUTO,
     lenders: tuple[Tables, ...] = (),
     shares_experts: bool = False,
+    fused: Tables | None = None,
 ) -> Profile:
     """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
 
     `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them. A part
     that the tables lack comes from the first of the `lenders` that has it. With `shares_experts` each GPU holds whole
-    experts, otherwise a part of the width of all.
+    experts, otherwise a part of the width of all. `fused` are the tables whose all-reduces hold the norms of small
+    steps; None where norms are kernels of their own.
     """
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
@@ -130,12 +125,11 @@ def compose(
         skew = _skew(tables, model, ranks, attention, parts)
     reduce = None
     if ranks > 1:
-        try:
-            reduced, lender = first(tables, lenders, lambda each: _all_reduce(each, model, ranks))
-        except InputError:
-            reduced, lender = first(tables, lenders, lambda each: wider_all_reduce(each, model, gpu, ranks))
-        reduce = reduced[0]
-        parts += marked(reduced[1], tables, lender.software)
+        reduce, more = all_reduces(tables, lenders, model, gpu, ranks)
+        parts += more
+        if fused is not None and "norm" in around:
+            reduce, around["norm"], more = with_norms(reduce, around["norm"], fused, model, ranks)
+            parts += more
     parts.append(PartSource(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(PartSource("sampler", ASSUMED, "as measured on other cards"))
     return Profile(
@@ -376,43 +370,3 @@ def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
     counts = [(prompt_counts(chunks, each, 1.0, table.window), part) for table, part in tables]
     features = {name: sum(part * of[name] for of, part in counts) for name in ("tiles", "pairs", "tokens")}
     return physics.us({**features, "chain": each})
-
-
-def _all_reduce(tables: Tables, model: Model, ranks: int) -> tuple[Curve, list[PartSource]]:
-    """A step's all-reduces over tokens: one behind each mixer and feed-forward."""
-    if ranks not in tables.all_reduce:
-        there = ", ".join(map(str, sorted(tables.all_reduce))) or "none"
-        what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
-        raise InputError(what, hint=f"measured: among {there}")
-    sizes, us = tables.all_reduce[ranks]
-    known = us
-    for more, (others, theirs) in tables.all_reduce.items():
-        if more > ranks:
-            among_more = np.exp(np.interp(np.log(sizes), np.log(others), np.log(theirs)))
-            us = np.where(us > LONGER_AMONG_FEWER * among_more, among_more, us)
-    words = "" if us is known or np.array_equal(us, known) else "as among more where the source has them shorter"
-    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", MEASURED, words)]
-
-
-def wider_all_reduce(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> tuple[Curve, list[PartSource]]:
-    """As `_all_reduce`, among more GPUs than were measured: by what a ring moves, and the network behind the links."""
-    most = max((count for count in tables.all_reduce if LEAST_MEASURED <= count < ranks), default=None)
-    if most is None:
-        return _all_reduce(tables, model, ranks)  # which refuses
-    sizes, us = tables.all_reduce[most]
-    inside = min(ranks, gpu.link_gpus)
-    us = us * max(1.0, (1.0 - 1.0 / inside) / (1.0 - 1.0 / most))
-    words = f"as among {most}, by the bytes of a ring"
-    if ranks > inside:
-        moved = 2.0 * (1.0 - inside / ranks) * sizes / inside
-        us = us + 2.0 * NETWORK_LATENCY_US + moved / (NETWORK_GB_S * 1e3)
-        words += f", and a network of {NETWORK_GB_S:.0f} GB/s a GPU beyond {inside}"
-    return _of_a_step(model, sizes, us), [PartSource(f"all-reduce among {ranks}", EXTRAPOLATED, words)]
-
-
-def _of_a_step(model: Model, sizes: Array, us: Array) -> Curve:
-    """All-reduces of a step over tokens, from those of such sizes in bytes."""
-    tokens, total = sizes / (model.hidden * ACTIVATION_BYTES), us * model.sublayers
-    if model.qk_norm_whole:
-        total = total + model.layers * np.interp(tokens * SQUARES_BYTES, sizes, us)
-    return make_curve(tokens, total)

@@ -16,8 +16,8 @@ from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.counts import windowed_pairs
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.tables import Tables, compose, load_tables, parts_of, read_tables
+from simulator.timing.tables.all_reduces import wider
 from simulator.timing.tables.attention import decode_us, find_table, prompt_us, visible_pairs, within_window
-from simulator.timing.tables.compose import wider_all_reduce
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")
@@ -245,7 +245,7 @@ def test_all_reduces_among_more_than_were_measured_are_extrapolated() -> None:
     tables = replace(TABLES, all_reduce={4: (sizes, us)})
     found = {}
     for gpu, ranks in ((H100, 8), (H100, 16), (find_gpu("gb200"), 16)):
-        found[gpu.name, ranks], (part,) = wider_all_reduce(tables, LLAMA, gpu, ranks)
+        found[gpu.name, ranks], (part,) = wider(tables, LLAMA, gpu, ranks)
         assert part.how == "extrapolated"
     tokens = float(sizes[-1]) / (LLAMA.hidden * 2)
     eight = found["h100", 8].at(tokens)
@@ -254,4 +254,4 @@ def test_all_reduces_among_more_than_were_measured_are_extrapolated() -> None:
     network = 2 * 20.0 + 2 * 0.5 * float(sizes[-1]) / 8 / 50e3
     assert found["h100", 16].at(tokens) == pytest.approx(eight + LLAMA.sublayers * network, rel=1e-4)
     with pytest.raises(InputError, match="no all-reduce among 8"):
-        wider_all_reduce(TABLES, LLAMA, H100, 8)
+        wider(TABLES, LLAMA, H100, 8)

@@ -1,0 +1,92 @@
+"""All-reduces that hold the norms of small steps: up to which size, at whose times, and who has them by default."""
+
+from typing import Any
+
+import pytest
+
+import scenarios
+from simulator.errors import InputError
+from simulator.timing.profile import Profile, ProfileCost
+from simulator.timing.profile.surface import Curve
+from simulator.timing.tables.all_reduces import most_fused, up_to
+from tests.traffic import one_class
+
+WORKLOAD = one_class(4, 2, (10, 300), (1, 60), name="chat")
+
+
+def profile_of(
+    gpu: str = "b200", ranks: int = 8, model: str = "llama-3.1-70b", policy: str = "vllm", **keys: Any
+) -> Profile:
+    """The profile of a scenario; `version` is the engine's, other keys are those of the cost."""
+    engine = {"policy": policy, **({"version": keys.pop("version")} if "version" in keys else {})}
+    data = {"name": "t", "model": model, "hardware": {"gpu": gpu, "tensor_parallel": ranks}, "engine": engine}
+    scenario = scenarios.load({**data, "cost": {"kind": "profile", **keys}, "workload": WORKLOAD})
+    cost = scenario.cost.build(scenario)
+    assert isinstance(cost, ProfileCost)
+    return cost.profile
+
+
+def reduce_us(profile: Profile, tokens: int) -> float:
+    """Microseconds of a step's all-reduces and norms."""
+    assert profile.all_reduce is not None
+    return profile.all_reduce.at(tokens) + profile.layers * profile.layer_curves["norm"].at(tokens)
+
+
+def test_the_bytes_of_a_step_decide_how_many_tokens_are_fused() -> None:
+    assert most_fused("b200", 8, 2 * 8192) == 64
+    assert most_fused("h200", 8, 2 * 7168) == 36
+    assert most_fused("h200", 4, 2 * 8192) == 128
+    assert most_fused("l40s", 4, 2 * 8192) == most_fused("b200", 16, 2 * 8192) == 0
+
+
+def test_a_curve_up_to_a_count_and_another_beyond() -> None:
+    few, many = Curve((1.0, 8.0, 100.0), (1.0, 8.0, 100.0), 1.0), Curve((1.0, 64.0), (50.0, 113.0), 2.0)
+    found = up_to(10, few, many)
+    for count in (1, 5, 8, 9, 10):
+        assert found.at(count) == pytest.approx(few.at(count))
+    for count in (11, 12, 40, 64, 200):
+        assert found.at(count) == pytest.approx(many.at(count))
+
+
+def test_small_steps_are_quicker_fused_and_large_ones_cost_the_same() -> None:
+    fused, apart = (profile_of(fuse_allreduce_rms=word) for word in (True, False))
+    for tokens in (1, 8, 16, 32, 64):
+        assert reduce_us(fused, tokens) < reduce_us(apart, tokens)
+    for tokens in (65, 512, 8192):
+        assert reduce_us(fused, tokens) == pytest.approx(reduce_us(apart, tokens))
+    assert reduce_us(apart, 16) - reduce_us(fused, 16) > 2000.0  # 160 all-reduces of 256 KiB: 26 and 8 us each
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_fused"),
+    [
+        ({}, True),
+        ({"version": "0.17"}, True),
+        ({"version": "0.16"}, False),
+        ({"version": "0.16", "fuse_allreduce_rms": True}, True),
+        ({"fuse_allreduce_rms": False}, False),
+        ({"model": "qwen3-30b-a3b", "ranks": 4}, False),
+        ({"model": "qwen3-30b-a3b", "ranks": 4, "fuse_allreduce_rms": True}, True),
+        ({"policy": "sglang"}, False),
+        ({"policy": "chunked_prefill"}, True),
+        ({"ranks": 1, "model": "llama-3.1-8b"}, False),
+        ({"gpu": "h200", "ranks": 4}, True),
+        ({"gpu": "l40s", "ranks": 4}, False),
+    ],
+)
+def test_who_fuses_by_default(keys: dict[str, Any], is_fused: bool) -> None:
+    names = [name for name, _, _ in profile_of(**keys).document["parts"]]
+    assert any(name.startswith("fused all-reduce") for name in names) is is_fused
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"policy": "sglang"}, "it is vLLM's, and the policy is sglang"),
+        ({"ranks": 1, "model": "llama-3.1-8b"}, "one GPU reduces nothing"),
+        ({"gpu": "h100", "ranks": 4}, "it says nothing of other all-reduces"),  # a fitted profile
+    ],
+)
+def test_the_key_is_refused_where_it_changes_nothing(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        profile_of(fuse_allreduce_rms=True, **keys)
