@@ -36,7 +36,7 @@ TensorRT-LLM, 2,000 at most.
 """
 _OTHERS = """
 aiconfigurator 0.12.0 on the same runs (`cli_estimate` with its newest kernel tables, the precision, parallel sizes,
-lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 24 November 2026). It answers in
+lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 28 November 2026). It answers in
 milliseconds, by a formula; a run here takes a tenth of a second. What it has no kernels or no memory for is not
 priced. Median errors in % of the runs that both price, ours by the prices of that day:
 """
@@ -59,11 +59,11 @@ _TTFT = """
 | one prompt a step beside decodes (NVIDIA's Qwen3-32B) | vLLM's TTFT 8.7, from 28.4 | by the other engine 8.7 |
 | TensorRT-LLM 1.0: prompts x 1.2, host 1.4 ms + 7 us a request | TTFT 10.0, TPOT 2.0 | TP left out: 11.7, 4.4 |
 | fixed lengths drift apart in Dynamo's recipes | too few runs | no number fitted |
-| norms within all-reduces: not of experts by default (368 runs of MiniMax and gpt-oss) | TPOT 4.5, from 8.6 | none fitted |
+| no norms within all-reduces of models with experts (368 runs of vLLM) | TPOT 4.5, from 8.6 | no number fitted |
 
-vLLM 0.17 and later fuse all-reduces with norms by default (`fuse_allreduce_rms`). Runs of MiniMax and gpt-oss under 0.18
-and 0.19 took as long as with norms apart, on one GPU and on eight; 76 runs of Kimi-K2.5, whose scripts name the key,
-are 4.1 % off with it and 7.9 without. So models with experts are priced fused where `cost.fuse_allreduce_rms` says so.
+vLLM 0.17 and later put norms into all-reduces by default (`fuse_allreduce_rms`). Runs of MiniMax and gpt-oss under 0.18
+and 0.19 took as long as with norms apart; 76 runs of Kimi-K2.5, whose scripts name the key, are 4.1 % off with it and
+7.9 without. So models with experts are priced with norms apart, unless `cost.fuse_allreduce_rms` is true.
 
 The hosts of vLLM, of newer TensorRT-LLM and of SGLang with other models (0.31 ms, published) and the other launches
 come from elsewhere. So does tokenising: 10 us a token under

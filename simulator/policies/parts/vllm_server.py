@@ -98,6 +98,8 @@ _RARE = (
     Flag("--generation-config", _GENERATION, is_written=False, read=read_generation),
     Flag("--override-generation-config", "sampling", read=read_override, write=json.dumps),
     Flag("--moe-backend", "cost.moe_backend", is_written=False, words=_BACKENDS),
+    Flag("--compilation-config.pass_config.fuse_allreduce_rms -cc.pass_config.fuse_allreduce_rms",
+         "cost.fuse_allreduce_rms", is_written=False, words={True: ("true", "True"), False: ("false", "False")}),
     Flag("--quantization -q", "model.dtype_bytes", is_written=False, words={1: ("fp8",), None: ("None",)}),
 )  # fmt: skip
 
