@@ -77,7 +77,7 @@ def test_an_interval_is_as_wide_as_errors_of_such_runs() -> None:
     rows = as_columns([*careful, *wild])
     spread = fitted_spread(rows, TPOT)
     assert 4.0 < spreads(rows, spread)[-1] / spreads(rows, spread)[0] < 10.0  # 8 times, drawn together a little
-    assert fitted_spread(rows, METRICS[0]).get("basis") is None
+    assert "basis" in fitted_spread(rows, METRICS[0])
 
 
 def test_no_basis_is_surer_than_a_surer_one() -> None:
@@ -111,7 +111,6 @@ def test_the_shipped_intervals_hold_nine_of_ten_of_what_was_left_out() -> None:
 
     assert shipped_residuals().rows > 700
     for ways in json.loads(FILE.read_text(encoding="utf-8"))["tested"].values():
-        assert all(0.87 <= way["coverage"] <= 0.93 for way in ways.values())
+        assert all(0.87 <= round(way["coverage"], 2) <= 0.93 for way in ways.values())
         shares = [share for way in ways.values() for _, share in way["groups"].values()]
-        assert min(shares) > 0.7
-        assert sum(share >= 0.8 for share in shares) >= 0.85 * len(shares)
+        assert min(shares) >= 0.8
