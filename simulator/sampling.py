@@ -42,7 +42,7 @@ _BY_MODEL: Mapping[str, Sampling] = {
     **dict.fromkeys(("llama-2-7b", "llama-2-70b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"), _LLAMA),
     **dict.fromkeys(("llama-4-scout", "llama-4-maverick"), _LLAMA),
     **dict.fromkeys(("qwen2.5-7b", "qwen2.5-72b", "qwen3-coder-480b-a35b", "qwen3-next-80b-a3b"), _QWEN_2_5),
-    **dict.fromkeys(("qwen3-0.6b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b"), _QWEN_3),
+    **dict.fromkeys(("qwen3-0.6b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b"), _QWEN_3),
     **dict.fromkeys(("deepseek-v2", "deepseek-v2-lite"), _DEEPSEEK_V2),
     "minimax-m2": Sampling(top_k=40, top_p=0.95),
     "gemma-3-27b": Sampling(top_k=64, top_p=0.95),

@@ -42,6 +42,8 @@ _TABLE: Mapping[str, Model] = {
         Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
     "mistralai/Mistral-7B-Instruct-v0.2":
         Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
+    "mistralai/Mistral-Small-24B-Instruct-2501":
+        Model("mistral-small-24b", 40, 5120, 32768, 32, 8, 128, 131072, 32768),
     "mistralai/Mixtral-8x7B-Instruct-v0.1":
         Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
     "mistralai/Mixtral-8x22B-Instruct-v0.1":
@@ -54,6 +56,8 @@ _TABLE: Mapping[str, Model] = {
         Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
     "Qwen/Qwen3-8B":
         Model("qwen3-8b", 36, 4096, 12288, 32, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
+    "Qwen/Qwen3-14B":
+        Model("qwen3-14b", 40, 5120, 17408, 40, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
     "Qwen/Qwen3-32B":
         Model("qwen3-32b", 64, 5120, 25600, 64, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
     "Qwen/Qwen3-30B-A3B": Model(

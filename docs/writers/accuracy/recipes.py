@@ -103,7 +103,7 @@ def _vllm(row: "Row") -> Recipe:
         return Recipe(0.9, 8192, kv_fp8=row.system != "h100_sxm", fused=not row.system.startswith("h"))
     if name == "MiniMax-M2.5" and row.version == "0.17.0":  # --enable-expert-parallel in all runs
         return Recipe(0.95, 8192, 512, kv_fp8=False, expert=row.tensor_parallel)
-    fused = True if name.startswith("Kimi") else None  # kimik2.5_*_b200.sh
+    fused = True if name.startswith("Kimi") and row.system == "b200_sxm" else None  # kimik2.5_*_b200.sh
     since = WIDE_SINCE.get(f"{name} {row.precision}") if row.system.startswith("b") else None
     if since is None or row.measured < since:
         memory = 0.95 if row.precision == "int4" else 0.9

@@ -92,6 +92,15 @@ CONFIGS: dict[str, Config] = {
     "llama-3.1-70b": llama(hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_hidden_layers=80),
     "llama-3.1-405b": llama(hidden_size=16384, intermediate_size=53248, num_attention_heads=128, num_hidden_layers=126),
     "mistral-7b": llama(**MISTRAL, model_type="mistral", sliding_window=None),
+    "mistral-small-24b": llama(
+        **MISTRAL | {"vocab_size": 131072},
+        model_type="mistral",
+        sliding_window=None,
+        head_dim=128,
+        hidden_size=5120,
+        intermediate_size=32768,
+        num_hidden_layers=40,
+    ),
     "mixtral-8x7b": llama(**MISTRAL, **MIXTRAL),
     "mixtral-8x22b": llama(
         **MISTRAL | {"vocab_size": 32768, "max_position_embeddings": 65536},
@@ -105,6 +114,7 @@ CONFIGS: dict[str, Config] = {
     "qwen2.5-72b": qwen(80, 8192, 29568, 64, 8, **QWEN_2, head_dim=None),
     "qwen3-0.6b": qwen(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
     "qwen3-8b": qwen(36, 4096, 12288, 32, 8),
+    "qwen3-14b": qwen(40, 5120, 17408, 40, 8),
     "qwen3-32b": qwen(64, 5120, 25600, 64, 8),
     "qwen3-30b-a3b": qwen(48, 2048, 6144, 32, 4, **QWEN_MOE),
     "qwen3-235b-a22b": qwen(94, 4096, 12288, 64, 4, **QWEN_MOE | {"moe_intermediate_size": 1536}),
