@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 
@@ -142,6 +143,14 @@ def test_base_install_has_no_torch() -> None:
     base = {Requirement(text).name for text in PYPROJECT["project"]["dependencies"]}
     assert base.isdisjoint({"torch", "ray", "pyarrow", "triton", "vllm"})
     assert [Requirement(text).name for text in PYPROJECT["project"]["optional-dependencies"]["gpu"]] == ["torch"]
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Not for their types either, nor inside a function."""
+    graph = grimp.build_graph("calibration", "gpu_backend", "reports", "scenarios", "simulator", cache_dir=None)
+    arrows = {(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)}
+    assert len(arrows) > 1000
+    assert {(one, other) for one, other in arrows if one <= other and (other, one) in arrows} == set()
 
 
 def contracts(tmp_path: Path, imports: list[tuple[str, str]]) -> subprocess.CompletedProcess[str]:

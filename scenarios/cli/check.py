@@ -53,7 +53,6 @@ def policy(
     from scenarios.assembly.engine_policy import policy_label
     from scenarios.check.check_policy import check_policy
     from scenarios.check.check_report import as_json, check_folder, story, table, write
-    from scenarios.cli.check import find_policy
     from scenarios.runs.progress_bar import Progress
     from scenarios.runs.storage.run_folder import to_json
 

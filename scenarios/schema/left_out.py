@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.own import OwnCostConfig
@@ -19,11 +19,41 @@ from simulator.policies.parts.vllm_server import NEWEST_VERSION
 from simulator.servers import Startup
 
 if TYPE_CHECKING:
-    from scenarios.schema.scenario import Scenario
+    from scenarios.schema.engine import Engine
+    from scenarios.schema.hardware import Hardware
+    from simulator.hardware.gpus import Gpu
+    from simulator.hardware.models import Model
 
 CACHING = "engine.enable_prefix_caching"
 _OF_ENGINE = ("block_size", "enable_prefix_caching")
 _OF_HARDWARE = ("gpu_memory_utilization", "mem_fraction_static")
+
+
+class Served(Protocol):
+    """A scenario, as the defaults of its server see it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def hardware(self) -> Hardware: ...
+
+    @property
+    def cost(self) -> object: ...
+
+    @property
+    def defaults(self) -> Defaults | None: ...
+
+    @property
+    def model_fields_set(self) -> set[str]:
+        """The keys that were given."""
+
+    def model_dump(self, *, include: set[str], exclude_unset: bool) -> dict[str, Any]:
+        """The values of these keys; only of those that were given, and of their own keys likewise."""
+
+    def resolve_gpu(self) -> Gpu: ...
+
+    def resolve_model(self) -> Model: ...
 
 
 class Around(TypedDict, total=False):
@@ -42,7 +72,7 @@ class Defaults:
     gave_way: Mapping[str, str]
     taken: Mapping[str, Any]  # those of keys that are left out
 
-    def filled(self, scenario: Scenario) -> dict[str, object]:
+    def filled(self, scenario: Served) -> dict[str, object]:
         """Return the scenario's fields with what is taken; keys that were left out do not become given."""
         rooms: dict[str, dict[str, Any]] = {"engine": {}, "hardware": {}}
         for path, value in self.taken.items():
@@ -56,20 +86,20 @@ class Defaults:
         return {"engine": scenario.engine.with_usual(rooms["engine"]), "hardware": hardware, "cost": cost}
 
 
-def is_servers(scenario: Scenario) -> bool:
+def is_servers(scenario: Served) -> bool:
     """Return whether keys that are left out are a server's."""
     if scenario.engine.policy_file is not None or isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig)):
         return False
     return PolicyFeatures.of(policy_class(scenario.engine.policy)).is_server
 
 
-def given_keys(scenario: Scenario) -> dict[str, Any]:
+def given_keys(scenario: Served) -> dict[str, Any]:
     """Return the keys of engine and hardware that are given, dotted, with their values."""
     data = scenario.model_dump(include={"engine", "hardware"}, exclude_unset=True)
     return {f"{room}.{key}": value for room, values in data.items() for key, value in values.items()}
 
 
-def defaults_of(scenario: Scenario, around: Around) -> Defaults:
+def defaults_of(scenario: Served, around: Around) -> Defaults:
     """Return what the server of the scenario's policy does by default on its GPU."""
     engine, gpu = scenario.engine, scenario.resolve_gpu()
     launch, cls = server_of(engine.policy).launch, policy_class(engine.policy)
@@ -87,7 +117,7 @@ def defaults_of(scenario: Scenario, around: Around) -> Defaults:
     return Defaults(name, values, gave_way, launch.left_out(values, given))
 
 
-def compared(scenario: Scenario) -> dict[str, Any] | None:
+def compared(scenario: Served) -> dict[str, Any] | None:
     """Return whose defaults hold, which keys have them, left out or not, and which do not; None for plain ones.
 
     It says the same of a scenario that writes the defaults out.
@@ -111,7 +141,7 @@ def compared(scenario: Scenario) -> dict[str, Any] | None:
     return told
 
 
-def _unknown(scenario: Scenario) -> dict[str, str]:
+def _unknown(scenario: Served) -> dict[str, str]:
     """Return what of the server's version is not known here, so that the nearest that is stands for it."""
     engine, found = scenario.engine, {}
     if engine.asked_release:

@@ -4,32 +4,31 @@ What is wrong with a value is said by pydantic and turned into file:line:column 
 goes wrong together is said by the validators here, through `refusal`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from annotated_types import doc
 from pydantic import (
-    AfterValidator,
     Discriminator,
     Field,
     PrivateAttr,
-    SerializerFunctionWrapHandler,
     Tag,
     ValidationInfo,
-    model_serializer,
     model_validator,
 )
 
-from scenarios.schema.allowed import gpu_schema, model_schema, router_schema
+from scenarios.schema.allowed import model_schema, router_schema
 from scenarios.schema.cost import cost_at
 from scenarios.schema.cost.roofline import RooflineCostConfig
 from scenarios.schema.engine import Engine, NamedEngine, named_at
 from scenarios.schema.engine_keys import engine_schema
+from scenarios.schema.hardware import Hardware
 from scenarios.schema.later import later
 from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.measure import Measure
+from scenarios.schema.name_or_mapping import by_shape, refusing
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
@@ -48,9 +47,7 @@ if TYPE_CHECKING:
     from scenarios.schema.energy import EnergyConfig
     from scenarios.schema.flow_control import FlowControlConfig
     from scenarios.schema.group import GroupConfig
-    from scenarios.schema.kv_offload import KVOffload
     from scenarios.schema.kv_transfer import KVTransferConfig
-    from scenarios.schema.pipeline import PipelineLink
     from scenarios.schema.slo import SloConfig
     from scenarios.schema.trace import TraceWorkload
     from scenarios.schema.workload import GeneratedWorkload
@@ -66,95 +63,10 @@ else:
     GeneratedWorkload = later("scenarios.schema.workload:GeneratedWorkload")
     GroupConfig = later("scenarios.schema.group:GroupConfig")
     HostConfig = later("scenarios.schema.around:HostConfig")
-    KVOffload = later("scenarios.schema.kv_offload:KVOffload")
     KVTransferConfig = later("scenarios.schema.kv_transfer:KVTransferConfig")
-    PipelineLink = later("scenarios.schema.pipeline:PipelineLink")
     SamplingConfig = later("scenarios.schema.around:SamplingConfig")
     SloConfig = later("scenarios.schema.slo:SloConfig")
     TraceWorkload = later("scenarios.schema.trace:TraceWorkload")
-
-
-def _by_shape(name: str, mapping: str) -> Discriminator:
-    """Choose the tag `mapping` for mappings, `name` for everything else."""
-    return Discriminator(lambda value: mapping if isinstance(value, Mapping) else name)
-
-
-def _refusing(check: Callable[[Any], object]) -> AfterValidator:
-    """A check that raises InputError, as a validator."""
-
-    def validate(value: Any) -> Any:
-        try:
-            check(value)
-        except InputError as error:
-            raise refusal(error.message, error.hint) from None
-        return value
-
-    return AfterValidator(validate)
-
-
-def _offload_schema() -> dict[str, Any]:
-    from scenarios.schema.kv_offload import offload_schema
-
-    return offload_schema()
-
-
-class Hardware(Strict):
-    """The GPUs of the server, and the share of their memory for the KV cache."""
-
-    gpu: Annotated[
-        Annotated[str, _refusing(find_gpu), Tag("<name>")]
-        | Annotated[dict[str, Any], _refusing(custom_gpu), Tag("<mapping>")],
-        _by_shape("<name>", "<mapping>"),
-        Field(description="the name of a GPU (`batchlab list gpus`) or a mapping of its figures"),
-        JsonSchema(gpu_schema),
-        doc("GPU of the server: a name of `batchlab list gpus`, or a mapping of figures"),
-    ] = "h200"
-    tensor_parallel: Annotated[
-        int, Field(ge=1, le=1024), doc("GPUs of a replica, or of each stage of its pipeline")
-    ] = 1
-    pipeline_parallel: Annotated[
-        int, Field(ge=1, le=1024), doc("stages of a replica, each with a part of the layers; 1: no pipeline")
-    ] = 1
-    pp_layer_partition: Annotated[
-        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None,
-        doc("layers of each stage, as vLLM's VLLM_PP_LAYER_PARTITION; null: as many for each"),
-    ] = None
-    pipeline_link: Annotated[PipelineLink | None, doc("link between the stages of a pipeline; null: its defaults")] = (
-        None
-    )
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), doc("share of each GPU's memory for the server")] = 0.9
-    mem_fraction_static: Annotated[
-        Annotated[float, Field(gt=0, le=1)] | None,
-        doc("SGLang's share of each GPU's memory for weights and KV alone; null: `gpu_memory_utilization` says it"),
-    ] = None
-    num_gpu_blocks: Annotated[
-        Annotated[int, Field(ge=2, le=10**9)] | None,
-        doc("KV blocks that vLLM prints at start-up, its null block included; null: computed"),
-    ] = None
-    swap_space_gib: Annotated[float, Field(ge=0, le=1e6), doc("host memory for swapped KV blocks, for each GPU")] = 0.0
-    kv_offload: Annotated[
-        KVOffload | None,
-        JsonSchema(_offload_schema),
-        doc("host memory that KV is stored in, and loaded from; null: none"),
-    ] = None
-    enable_expert_parallel: Annotated[
-        bool, doc("replicas are data-parallel ranks that share the experts and step together")
-    ] = False
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of a replica."""
-        return self.tensor_parallel * self.pipeline_parallel
-
-    @model_serializer(mode="wrap")
-    def _as_given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the pipeline out where there is none."""
-        found: dict[str, Any] = dump(self)
-        if self.pp_layer_partition is None:
-            found.pop("pp_layer_partition", None)
-        if self.pipeline_parallel == 1 and self.pipeline_link is None:
-            return {key: value for key, value in found.items() if key not in ("pipeline_parallel", "pipeline_link")}
-        return found
 
 
 def _workload_tag(value: object) -> str:
@@ -183,9 +95,9 @@ class Scenario(Strict):
     ]
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), doc("seed of all random streams")] = 0
     model: Annotated[
-        Annotated[str, _refusing(find_model), Tag("<name>")]
-        | Annotated[dict[str, Any], _refusing(custom_model), Tag("<mapping>")],
-        _by_shape("<name>", "<mapping>"),
+        Annotated[str, refusing(find_model), Tag("<name>")]
+        | Annotated[dict[str, Any], refusing(custom_model), Tag("<mapping>")],
+        by_shape("<name>", "<mapping>"),
         Field(description="the name of a model (`batchlab list models`) or a mapping of its dimensions"),
         JsonSchema(model_schema),
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
