@@ -6,8 +6,8 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.gpus import GPUS
-from simulator.hardware.model_names import bare_name, fields_in, precision_in
-from simulator.hardware.models import HUGGING_FACE, MODELS, built_in_of, is_published_so
+from simulator.hardware.model_names import bare_name, precision_in
+from simulator.hardware.models import HUGGING_FACE, MODELS, built_in_of, published_fields
 
 
 def model_of(name: str, place: str) -> tuple[Any, str]:
@@ -26,9 +26,9 @@ def model_of(name: str, place: str) -> tuple[Any, str]:
         bare = bare_name(name)
         hint = f"{did_you_mean(bare, MODELS)}give a model of `batchlab list models` or a config.json: --set model=NAME"
         raise InputError(f"the model {name} is not known", file=place, hint=hint)
-    plain = is_published_so(own, name)
-    model: Any = own if plain else {"base": own, **fields_in(name, latent=MODELS[own].kv_lora_rank > 0)}
-    changed = f" in {precision_in(name)}" if not plain else ""
+    fields = published_fields(own, name)
+    model: Any = {"base": own, **fields} if fields else own
+    changed = f" in {precision_in(name)}" if fields else ""
     return model, name if name == HUGGING_FACE[own] else f"{name}: as {HUGGING_FACE[own]}{changed}"
 
 

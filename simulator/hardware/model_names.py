@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.hardware.precision import FP8, FP8_BLOCK, NVFP4
+from simulator.hardware.precision import BF16, FP8, FP8_BLOCK, NVFP4
 
 _VARIANT = r"-(?:instruct|chat|hf|it|base|exp|terminus|v0\.\d|\d{4})$"
 _REASONING = "-thinking"
-_WORDS = ("nvfp4", "fp4", "fp8")
+_WORDS = ("nvfp4", "fp4", "fp8", "bf16")
 _BY_BLOCK = ("qwen", "deepseek-ai", "minimaxai")
 
 
@@ -32,8 +32,8 @@ def without_reasoning(bare: str) -> str:
 
 
 def precision_in(name: str) -> str:
-    """Return the precision that a published name ends in: nvfp4, fp8_block, fp8; '' for none."""
-    owner, _, text = name.lower().rpartition("/")
+    """Return the precision that a published name ends in: nvfp4, fp8_block, fp8, bf16; '' for none."""
+    owner, _, text = name.rstrip("/").lower().rpartition("/")
     word = next((each for each in _WORDS if f"-{each}" in text), "")
     if word == "fp8" and (owner in _BY_BLOCK or text.startswith("glm-5")):
         return "fp8_block"
@@ -48,4 +48,4 @@ def fields_in(name: str, *, latent: bool) -> Mapping[str, Any]:
     word = precision_in(name)
     if word == "nvfp4" and latent:
         return {"dtype_bytes": 2, "matmul_dtype": "bf16", "expert_dtype": "nvfp4"}
-    return {"nvfp4": NVFP4, "fp8_block": FP8_BLOCK, "fp8": FP8}.get(word, {})
+    return {"nvfp4": NVFP4, "fp8_block": FP8_BLOCK, "fp8": FP8, "bf16": BF16}.get(word, {})

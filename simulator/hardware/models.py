@@ -210,8 +210,8 @@ def find_model(name: str) -> Model:
     """
     if name in MODELS or (own := built_in_of(name)) is None:
         return MODELS[check_choice(name, MODELS, "model")]
-    fields = fields_in(name, latent=MODELS[own].kv_lora_rank > 0)
-    return replace(MODELS[own], **fields) if fields and not is_published_so(own, name) else MODELS[own]
+    fields = published_fields(own, name)
+    return replace(MODELS[own], **fields) if fields else MODELS[own]
 
 
 def built_in_of(name: str) -> str | None:
@@ -221,10 +221,16 @@ def built_in_of(name: str) -> str | None:
     return _BARE.get(without_reasoning(bare)) if found is None else found
 
 
-def is_published_so(own: str, name: str) -> bool:
-    """True if the precision in a published name is that in which the built-in model is published anyway."""
-    word = precision_in(name)
-    return not word or (word.startswith("fp8") and MODELS[own].dtype_bytes == 1)
+def published_fields(own: str, name: str) -> Mapping[str, Any]:
+    """The fields of `Model` in which a published one differs from the built-in one of its dimensions: its precision's.
+
+    No field where the built-in model is published in that precision anyway.
+    """
+    model = MODELS[own]
+    if precision_in(name).startswith("fp8") and model.dtype_bytes == 1:
+        return {}
+    fields = fields_in(name, latent=model.kv_lora_rank > 0)
+    return {} if all(getattr(model, key) == value for key, value in fields.items()) else fields
 
 
 def custom_model(mapping: Mapping[str, object]) -> Model:

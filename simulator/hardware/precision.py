@@ -9,6 +9,7 @@ from simulator.hardware.model import EXPERT_BYTES
 
 NVFP4_BYTES = EXPERT_BYTES["nvfp4"]
 
+BF16: Mapping[str, Any] = {"dtype_bytes": 2, "matmul_dtype": "auto", "expert_dtype": "auto"}
 FP8: Mapping[str, object] = {"dtype_bytes": 1}
 FP8_BLOCK: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 NVFP4: Mapping[str, object] = {"dtype_bytes": NVFP4_BYTES, "matmul_dtype": "nvfp4"}

@@ -240,6 +240,9 @@ def test_find_model_names_the_nearest() -> None:
         ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b", "bf16", "bf16"),
         ("zai-org/GLM-4.6-FP8", "glm-4.5", "fp8", "fp8"),
         ("zai-org/GLM-5-FP8", "glm-5", "fp8_block", "fp8_block"),
+        ("/models/Llama-3.3-70B-Instruct-FP8/", "llama-3.1-70b", "fp8", "fp8"),
+        ("unsloth/DeepSeek-R1-BF16", "deepseek-v3", "bf16", "bf16"),
+        ("unsloth/gpt-oss-20b-BF16", "gpt-oss-20b", "bf16", "bf16"),
         ("kimi-k2-thinking", "kimi-k2-thinking", "bf16", "int4"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "bf16", "bf16"),
         ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2", "bf16", "bf16"),
@@ -247,7 +250,8 @@ def test_find_model_names_the_nearest() -> None:
 )
 def test_a_model_by_a_published_name(published: str, own: str, weights: str, experts: str) -> None:
     model = find_model(published)
-    assert replace(model, name="") == replace(MODELS[own], name="") or (weights, experts) != ("bf16", "bf16")
+    is_converted = (weights, experts) != ("bf16", "bf16") or "BF16" in published
+    assert replace(model, name="") == replace(MODELS[own], name="") or is_converted
     assert (model.name, model.multiplied_in) == (own, weights)
     assert (model.experts_multiplied_in if model.expert_dtype == "auto" else model.expert_dtype) == experts
 
