@@ -144,14 +144,14 @@ def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: 
     bounds, first_s, slope_s = lines
     place = bisect_right(bounds, float(context))
     run: list[float] = []
-    while True:
+    while (left := bounds[place] - context) <= seqs * repeat:
         # Those before the next bound lie on one line.
-        left = bounds[place] - context
-        steps = repeat if left > seqs * repeat else int(-(-left // seqs))
-        line = affine_run(fixed_s + first_s[place], slope_s[place], context, seqs, steps)
+        steps = int(-(-left // seqs))
         if steps == repeat:
-            return run + line if run else line
-        run += line
+            break
+        run += affine_run(fixed_s + first_s[place], slope_s[place], context, seqs, steps)
         context += seqs * steps
         repeat -= steps
         place = bisect_right(bounds, float(context))
+    line = affine_run(fixed_s + first_s[place], slope_s[place], context, seqs, repeat)
+    return run + line if run else line
