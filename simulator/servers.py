@@ -126,8 +126,8 @@ class Launch:
 class Older:
     """A server as it was before a version: its asynchronous host, and what prompts took by kernels of today's tables.
 
-    A step of prompts alone takes `prompt_times` as long as its kernels (at least 1), one with decodes in proportion to
-    the tokens of prompts.
+    A step of prompts alone takes `prompt_times` as long (at least 1), its host included; one with decodes in proportion
+    to the tokens of prompts.
     """
 
     before: Since

@@ -116,6 +116,11 @@ class Engine(Strict):
         return file_of(self.policy)
 
     @property
+    def release(self) -> str | None:
+        """The release of the policy's server; None where it has none to say, as of a user's policy: the newest."""
+        return None if self.policy_file else self.parameter("version")
+
+    @property
     def asked_release(self) -> str:
         """The server's release as it was given, where `version` is the nearest one that is known; '' elsewhere."""
         return self._asked_release

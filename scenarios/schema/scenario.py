@@ -246,9 +246,8 @@ class Scenario(Strict):
         usual = Host()
         if self.cost.takes_host(self):
             asked = self.engine.settled().get("async_scheduling")
-            version = None if self.engine.policy_file else self.engine.parameter("version")
-            model = self.resolve_model()
-            usual = server_of(self.engine.policy).host(version, asked, filtered(self.sampling, model), model)
+            model, server = self.resolve_model(), server_of(self.engine.policy)
+            usual = server.host(self.engine.release, asked, filtered(self.sampling, model), model)
         return usual if self.host is None else self.host.over(usual)
 
     def resolve_front_end(self) -> "FrontEnd":

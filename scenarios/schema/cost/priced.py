@@ -31,6 +31,10 @@ class _Engine(Protocol):
     @property
     def policy(self) -> str: ...
 
+    @property
+    def release(self) -> str | None:
+        """The release of the policy's server; None for the newest."""
+
     def parameter(self, key: str, default: Any = None) -> Any:
         """A parameter of the policy: as given, or its default; `default` where it has neither."""
 

@@ -105,7 +105,7 @@ class ProfileCostConfig(Strict):
             holds = self.max_capture_tokens is not None or server.prompt_graphs
             held = most if self.cuda_graphs and holds else 0
             model, gpu = scenario.resolve_model(), scenario.resolve_gpu()
-            times = server.prompt_times(scenario.engine.parameter("version"))
+            times = server.prompt_times(scenario.engine.release)
             layer_s = layer_launch_s(model, gpu, compiled=server.prompt_graphs)
             if server.untabled is not None and (own := server.untabled(model, gpu)) is not None:
                 times, layer_s = times * own.prompt_times, own.layer_launch_s

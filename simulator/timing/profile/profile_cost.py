@@ -32,7 +32,7 @@ class Options:
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
     `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`. A layer of a step with
     prompts that no graph holds takes `layer_launch_s` to launch; graphs hold those of up to `launched_above` tokens.
-    `prompt_times` is of a server's older version (`simulator.servers.Older`): at least 1.
+    `prompt_times` is of a server's older version, or of kernels without tables (`simulator.servers`): at least 1.
     """
 
     host_s: float | None = None

@@ -184,3 +184,28 @@ def test_experts_in_mxfp4_on_hopper_are_those_of_the_version(version: str, kerne
     assert isinstance(cost, ProfileCost)
     (experts,) = [part.words for part in parts_of(cost.profile) if part.name == "experts"]
     assert kernel in experts
+
+
+def test_a_policy_of_ones_own_with_a_server_s_host_has_no_release_of_it(tmp_path: Path) -> None:
+    """Whatever its parameter `version` means: prompts take what they take under the newest."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from simulator.plan import StepPlan\n"
+        "from simulator.policies.tensorrt_llm import SERVER\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine:\n"
+        "    version: str = 'mine'\n"
+        "    max_num_seqs: int = 8\n"
+        "    def plan(self, view):\n"
+        "        return StepPlan()\n",
+        encoding="utf-8",
+    )
+    data = {
+        "name": "t", "model": "llama-3.1-8b", "hardware": {"gpu": "h100"}, "cost": {"kind": "profile"},
+        "engine": {"policy": f"{file}:Mine"}, "workload": {"preset": "chat", "rate": 1.0, "requests": 5},
+    }  # fmt: skip
+    chosen = scenarios.load(data)
+    cost = chosen.cost.build(chosen)
+    assert isinstance(cost, ProfileCost)
+    assert cost.options.prompt_times == 1.0

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from scenarios.plan.deploy import deploy
+from scenarios.servers.command_line import unfolded
 from scenarios.servers.scenario import Found, make
 from scenarios.servers.source import choose, read_source
 from simulator.errors import InputError
@@ -405,3 +406,7 @@ def test_a_log_of_requests_validates_the_scenario_at_once(tmp_path: Path) -> Non
     assert done.code == 0
     assert abs(json.loads(done.out)["makespan"]) < 0.05
     assert batchlab("from", serve, *measured, cwd=tmp_path).code == 2, "--measured needs a file to validate"
+
+
+def test_the_script_of_a_shell_may_be_a_word_that_stands_before_it() -> None:
+    assert unfolded(["vllm", "bash", "vllm", "serve"]) == ["vllm", "vllm", "serve"]
