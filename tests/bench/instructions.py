@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _FOLDER = "BATCHLAB_CACHEGRIND"  # the folder of the counts, in the environment of a process that is counted
@@ -23,16 +23,31 @@ def is_counted() -> bool:
 def again_counted(module: str, arguments: Sequence[str]) -> None:
     """Run `python -m module` with these arguments, counted, so that `instructions` works there; it needs valgrind."""
     with tempfile.TemporaryDirectory() as folder:
-        valgrind = ("valgrind", "--quiet", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/%p")
         environment = {**os.environ, _FOLDER: folder, "PYTHONHASHSEED": "0"}
-        subprocess.run([*valgrind, sys.executable, "-m", module, *arguments], env=environment, check=True)
+        command = [*_valgrind(f"{folder}/%p"), sys.executable, "-m", module, *arguments]
+        subprocess.run(command, env=environment, check=True)
+
+
+def of_process(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Instructions of a whole process, which runs in a folder with this environment."""
+    with tempfile.NamedTemporaryFile() as counts:
+        environment = {**environment, "PYTHONHASHSEED": "0"}
+        subprocess.run([*_valgrind(counts.name), *command], cwd=folder, env=environment, check=True)
+        return _total(Path(counts.name))
+
+
+def _valgrind(file: str) -> tuple[str, ...]:
+    return "valgrind", "--quiet", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={file}"
+
+
+def _total(counts: Path) -> int:
+    return int(_SUMMARY.findall(counts.read_text(encoding="utf-8"))[0])
 
 
 def instructions(work: Callable[[], object]) -> int:
     """Instructions of `work`, in a child of this process, which is as it was afterwards."""
     children = [_child(work), _child(lambda: None)]  # both start with the count of this process
-    counts = [Path(os.environ[_FOLDER], str(child)).read_text(encoding="utf-8") for child in children]
-    with_work, without = (int(_SUMMARY.findall(count)[0]) for count in counts)
+    with_work, without = (_total(Path(os.environ[_FOLDER], str(child))) for child in children)
     return with_work - without
 
 

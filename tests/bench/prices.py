@@ -1,4 +1,4 @@
-"""`python tests/bench/prices.py BEFORE [NOW]`: CPU time of step prices in two trees of this repository, and the ratio.
+"""`python -m tests.bench.prices BEFORE [NOW]`: CPU time of step prices in two trees of this repository, and the ratio.
 
 Both price the same random steps by their cost model of kernel tables: single steps with prompts and decodes, and runs
 of decode steps. Each round is a process of its own, which prices them several times; the trees take turns, and of each
@@ -16,12 +16,11 @@ import json
 import os
 import pickle
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,30 +115,39 @@ def main() -> None:
 
 def timed(tree: Path, name: str) -> dict[str, float]:
     """Microseconds by the code of a tree."""
-    found: dict[str, float] = json.loads(_child(tree, "--price", name).stdout)
+    found: dict[str, float] = json.loads(_run(tree, "--price", name))
     return found
 
 
 def counted(tree: Path, name: str) -> dict[str, float]:
     """Instructions by the code of a tree."""
+    from tests.bench.instructions import of_process
+
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/cost"  # made before: to compose it takes many times the instructions of the prices
-        _child(tree, "--keep", name, file)
-        once, *often = (_instructions(tree, file, what) for what in ("nothing", "step", "run"))
+        _run(tree, "--keep", name, file)
+        once, *often = (
+            of_process(_command(tree, "--repeat", file, what), tree, _environment(tree))
+            for what in ("nothing", "step", "run")
+        )
     counts = {"step": COUNTED, "run": COUNTED * RUN}
     return {what: (more - once) / 2 / count for (what, count), more in zip(counts.items(), often, strict=True)}
 
 
-def _instructions(tree: Path, file: str, often: str) -> int:
-    valgrind = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-    answer = _child(tree, "--repeat", file, often, before=valgrind)
-    return int(re.findall(r"I *refs: *([\d,]+)", answer.stderr)[0].replace(",", ""))
+def _run(tree: Path, *words: str) -> str:
+    done = subprocess.run(
+        _command(tree, *words), cwd=tree, env=_environment(tree), check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
 
 
-def _child(tree: Path, *words: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, __file__, str(tree), *words]
-    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=tree, env=env, check=True, capture_output=True, text=True)
+def _command(tree: Path, *words: str) -> list[str]:
+    """This file for a tree, whose own `tests` may be older."""
+    return [sys.executable, __file__, str(tree), *words]
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
 
 
 if __name__ == "__main__":
