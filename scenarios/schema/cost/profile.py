@@ -201,7 +201,7 @@ class ProfileCostConfig(Strict):
         engine, asked = scenario.engine, self.fuse_allreduce_rms
         server = server_of(engine.policy)
         if asked is None:
-            asked = server.fuses(engine.parameter("version", None)) and not scenario.resolve_model().experts
+            asked = server.fuses(engine.release) and not scenario.resolve_model().experts
         if server.fuses_since is None or not asked:
             return None
         own, _ = tables_for(scenario.resolve_gpu().name.removesuffix(CHANGED), FUSED_UNDER)
