@@ -89,6 +89,8 @@ CORE = (
     "simulator/policies/chunked_prefill/encoder.py",
     "simulator/policies/chunked_prefill/images.py",
     "simulator/policies/chunked_prefill/grouped.py",
+    "simulator/policies/chunked_prefill/limits.py",
+    "simulator/policies/chunked_prefill/preempting.py",
     "simulator/policies/chunked_prefill/step.py",
     "simulator/policies/continuous/step.py",
     "simulator/policies/parts/decode_slots.py",

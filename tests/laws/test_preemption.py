@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.plan import StepPlan, View
-from simulator.policies.chunked_prefill.step import fast_path, preempting_step, schedule_running
+from simulator.policies.chunked_prefill.preempting import preempting_step
+from simulator.policies.chunked_prefill.step import fast_path, schedule_running
 from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
 from tests.examples import examples

@@ -16,7 +16,8 @@ from simulator.policies.chunked_prefill.connected import connected_step
 from simulator.policies.chunked_prefill.drafted import drafted_step
 from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.images import plan_with_images
-from simulator.policies.chunked_prefill.step import VllmLimits, step
+from simulator.policies.chunked_prefill.limits import VllmLimits
+from simulator.policies.chunked_prefill.step import step
 from simulator.policies.chunked_prefill.versions import (
     NEWEST,
     RULES,

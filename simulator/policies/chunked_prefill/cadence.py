@@ -10,7 +10,8 @@ from typing import NamedTuple, cast
 
 from simulator.plan import Holds, StepPlan, View
 from simulator.policies.chunked_prefill.drafted import Left, drafted_step
-from simulator.policies.chunked_prefill.step import VllmLimits, step
+from simulator.policies.chunked_prefill.limits import VllmLimits
+from simulator.policies.chunked_prefill.step import step
 from simulator.request import RequestView
 
 

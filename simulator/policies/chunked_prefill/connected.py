@@ -12,7 +12,7 @@ from simulator.connector import ConnectorView
 from simulator.division import cdiv
 from simulator.plan import Chunk, StepPlan, View
 from simulator.policies.chunked_prefill.drafted import Left, schedule_running
-from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
+from simulator.policies.chunked_prefill.limits import VllmLimits, longest_chunk
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.request import RequestView
 from simulator.speculative.speculation import Drafting

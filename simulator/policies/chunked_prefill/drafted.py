@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill.adapters import servable
-from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
+from simulator.policies.chunked_prefill.limits import VllmLimits, longest_chunk
 from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank

@@ -10,7 +10,7 @@ from typing import cast
 from simulator.memory.state_tables import Saving, saves_inside
 from simulator.plan import Chunk, Holds, KVGroups, Preemption, StateRules, StepPlan, View
 from simulator.policies.chunked_prefill.adapters import servable
-from simulator.policies.chunked_prefill.step import VllmLimits, longest_chunk
+from simulator.policies.chunked_prefill.limits import VllmLimits, longest_chunk
 from simulator.policies.parts.plans import chunk_of, decodes_on
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank

@@ -8,14 +8,8 @@ from typing import cast
 from simulator.plan import Chunk, Holds, StepPlan, View
 from simulator.policies.chunked_prefill.adapters import is_behind_skipped
 from simulator.policies.chunked_prefill.encoder import Encoder, EncoderCache, EncoderNote
-from simulator.policies.chunked_prefill.step import (
-    VllmLimits,
-    fast_path,
-    goes_on,
-    lacks_blocks_alone,
-    schedule_running,
-    schedule_waiting,
-)
+from simulator.policies.chunked_prefill.limits import VllmLimits, goes_on, lacks_blocks_alone
+from simulator.policies.chunked_prefill.step import fast_path, schedule_running, schedule_waiting
 
 
 def plan_with_images(view: View, limits: VllmLimits, *, is_async: bool) -> StepPlan:

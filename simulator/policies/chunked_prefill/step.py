@@ -5,35 +5,18 @@ nothing lacks room, which is nearly every step.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill.adapters import is_behind_skipped, servable
 from simulator.policies.chunked_prefill.encoder import Encoder
-from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
+from simulator.policies.chunked_prefill.limits import VllmLimits, goes_on, lacks_blocks_alone, longest_chunk, share
+from simulator.policies.chunked_prefill.preempting import preempting_step
+from simulator.policies.parts.plans import chunk_of, step_plan
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-
-
-class VllmLimits(NamedTuple):
-    """The parameters that bound a step, and the rules in which releases of vLLM differ (`versions.Rules`)."""
-
-    max_num_batched_tokens: int
-    slots: int  # running requests, at most
-    order: str
-    threshold: int = 0  # the longest chunk of a prompt; 0: no limit
-    is_adaptive: bool = False  # the threshold is never below an even share of the budget
-    watermark: float = 0.0  # fraction of the blocks that an admission leaves free while others run
-    in_chunks: bool = True  # a prompt beyond the budget is cut; else it waits for another step
-    tests_whole: bool = True  # a prompt enters only if all of it would fit, though it takes its first chunk's blocks
-    passes_over: bool = False  # without chunks, others behind a prompt beyond the budget need not wait with it
-    passes_itself: bool = True  # by priority, requests behind one that preempts itself go on
-    spares_lone_request: bool = True  # the threshold does not count for a lone request
-    max_loras: int = 0  # adapters in use, at most; 0: none is known
-    encoder: int = 0  # embeddings in the encoder's cache; 0: no images
-    whole_images: bool = False  # no chunk ends in an image
 
 
 def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
@@ -92,7 +75,7 @@ def schedule_running(
         if held and not request.is_decoding:
             index += 1
             continue
-        tokens = _share(request.num_tokens_to_compute, threshold, budget)
+        tokens = share(request.num_tokens_to_compute, threshold, budget)
         encodes = encoder is not None and not request.is_decoding and len(request.images) > 0
         if encoder is not None and encodes:
             tokens = encoder.tokens(request, request.num_computed_tokens, tokens)
@@ -212,38 +195,6 @@ def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> S
     return goes_on(view, limits)
 
 
-def lacks_blocks_alone(limits: VllmLimits) -> bool:
-    """True if a request that is not admitted lacks blocks until others finish or fill the blocks that it would hit.
-
-    Admission then tests its whole prompt, less the blocks of it that running requests use. Decodes take free blocks and
-    evict blocks that no request uses. Neither makes the prompt fit.
-    """
-    return limits.tests_whole and limits.in_chunks
-
-
-def goes_on(view: View, limits: VllmLimits) -> StepPlan:
-    """The plan that only decodes. Where a queue has skipped requests, an arrival may enter before them."""
-    return decodes_on(view, limits.slots, "" if limits.max_loras else limits.order)
-
-
-def longest_chunk(view: View, limits: VllmLimits, others: int = 0) -> int:
-    """The longest chunk of a prompt; 0 is no limit. `others` are requests that neither wait nor run."""
-    threshold = limits.threshold
-    if not threshold:
-        return 0
-    requests = len(view.running) + len(view.waiting) + others
-    if requests <= 1 and limits.spares_lone_request:
-        return 0
-    return max(threshold, limits.max_num_batched_tokens // requests) if limits.is_adaptive else threshold
-
-
-def _share(tokens: int, threshold: int, budget: int) -> int:
-    """How many of a request's `tokens` are computed in a step; a threshold of 0 is none."""
-    if 0 < threshold < tokens:
-        tokens = threshold
-    return min(tokens, budget)
-
-
 def _to_front(passed: Sequence[RequestView], limits: VllmLimits) -> tuple[RequestView, ...] | None:
     """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
     return tuple(reversed(passed)) if passed and limits.order == "fcfs" else None
@@ -266,7 +217,7 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
         if len(prefilling) > 1 or last not in prefilling:
             return None
         if budget:
-            tokens = _share(last.num_tokens_to_compute, longest_chunk(view, limits), budget)
+            tokens = share(last.num_tokens_to_compute, longest_chunk(view, limits), budget)
             free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
             if free < 0:
                 return None
@@ -281,41 +232,3 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
             holds = goes_on(view, limits).holds
             return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
     return step_plan(prefill=tuple(chunks)) if chunks else goes_on(view, limits)
-
-
-def preempting_step(view: View, limits: VllmLimits, *, held: bool) -> StepPlan | None:
-    """The plan of `step` where blocks alone do not suffice for all running requests; None where others may be victims.
-
-    It looks at those alone that take blocks, and at the victims.
-    """
-    running, prefilling = view.running, view.prefilling
-    budget = limits.max_num_batched_tokens - view.num_decoding
-    turns = [*view.block_takers()]
-    if limits.order == "priority" or budget < 0:
-        return None
-    if prefilling and not held:
-        last = next(reversed(running))
-        if len(prefilling) > 1 or last not in prefilling:
-            return None
-        if budget:
-            turns.append(last)
-    chunks: list[Chunk] = []
-    victims: list[RequestView] = []
-    latest = iter(reversed(running))
-    free, freed = view.num_free_blocks, 0
-    for request in turns:
-        tokens = 1
-        if not request.is_decoding:
-            tokens = _share(request.num_tokens_to_compute, longest_chunk(view, limits), budget)
-        needed = cdiv(request.num_computed_tokens + tokens, view.block_size) - request.num_blocks
-        while needed > free and request not in victims:
-            victims.append(next(latest))
-            freed, before = view.blocks_freed(victims), freed
-            free += freed - before
-        if request in victims:
-            break
-        free -= needed
-        if not request.is_decoding:
-            chunks.append(chunk_of(request, tokens))
-    preempted = tuple([Preemption(victim) for victim in victims])
-    return StepPlan(preempt=preempted, prefill=tuple(chunks), holds=goes_on(view, limits).holds)
