@@ -202,9 +202,9 @@ class RequestState:
             self.base_computed = tokens
             setbacks = self.set_back()
             # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
-            setbacks.cached_tokens += min(tokens, self.input_tokens)
+            setbacks.cached_tokens += tokens if tokens < self.input_tokens else self.input_tokens
             # So much of what a preemption threw away need not be computed again.
-            found_again = min(tokens, self.lost_tokens)
+            found_again = tokens if tokens < self.lost_tokens else self.lost_tokens
             setbacks.recomputed_tokens -= found_again
             setbacks.skipped_tokens += tokens - found_again
         self.lost_tokens = 0

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from simulator.memory.block_keys import Stretch
+
 
 class BlockRun:
     """Blocks at consecutive places of a sequence, from `start` on, which the same requests use.
@@ -58,12 +60,13 @@ class RequestBlocks:
     """The leading blocks of one request that have entered the cache: `entered`, of which `runs` hold the first `held`.
 
     A run counts from its start to that of the next. Behind them come blocks that are the request's own: from `shared`
-    on no other request has a block's content.
+    on no other request has a block's content. Before lie the `stretches` of texts (`BlockKeys.stretches`).
     """
 
-    __slots__ = ("entered", "held", "runs", "shared")
+    __slots__ = ("entered", "held", "runs", "shared", "stretches")
 
-    def __init__(self, shared: int) -> None:
+    def __init__(self, shared: int, stretches: list[Stretch]) -> None:
+        self.stretches = stretches
         self.runs: list[BlockRun] = []
         self.held = 0
         self.entered = 0

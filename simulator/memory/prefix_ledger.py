@@ -6,7 +6,8 @@ are used and come free together, and blocks with content that no other request c
 those of a preempted request, which may come back for its own.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Final
 
 from simulator.memory.block_keys import Stretch
 from simulator.memory.cached_runs import NOBODY, CachedRuns
@@ -15,6 +16,7 @@ from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
+_NONE: Final[list[Stretch]] = []
 _Held = tuple[BlockRun, int, int]  # a run, and the places of a sequence from and up to which it is found there
 
 
@@ -73,10 +75,7 @@ class PrefixLedger(CachedRuns):
     def names(self, request: Request, blocks: int) -> list[Hashable]:
         """Names of a request's first blocks that others may have too, `blocks` at most: those that `tell` is given."""
         self._ask(request)
-        return self._names(0, blocks)
-
-    def _names(self, start: int, stop: int) -> list[Hashable]:
-        return [text + at for text, a, b in self._stretches for at in range(max(a, start), min(b, stop))]
+        return _names(self._stretches, 0, blocks)
 
     def entered(self, row: int) -> int:
         """Leading blocks of a request that have entered."""
@@ -84,7 +83,7 @@ class PrefixLedger(CachedRuns):
         return 0 if table is None else table.entered
 
     def _ask(self, request: Request) -> None:
-        """Have the texts of a request at hand: it is looked up, admitted, and takes its blocks in turn."""
+        """Have the texts of a request at hand, which is looked up and admitted."""
         keys = self.keys.of(request)
         self._asked, self._shared, self._stretches = request.row, keys.num_shared, keys.stretches()
 
@@ -175,12 +174,13 @@ class PrefixLedger(CachedRuns):
 
     def _begin(self, request: Request) -> RequestBlocks:
         """A table of no blocks; the request is at hand."""
-        shared = 0
-        if request.content is not None:
+        if request.content is None:
+            table = RequestBlocks(0, _NONE)
+        else:
             if request.row != self._asked:
                 self._ask(request)
-            shared = self._shared
-        table = self._tables[request.row] = RequestBlocks(shared)
+            table = RequestBlocks(self._shared, self._stretches)
+        self._tables[request.row] = table
         return table
 
     def _use(self, table: RequestBlocks, run: BlockRun, start: int, stop: int) -> None:
@@ -219,11 +219,9 @@ class PrefixLedger(CachedRuns):
             return
         stop = full_blocks if full_blocks < table.shared else table.shared
         if stop > table.held:
-            if request.row != self._asked:
-                self._ask(request)
             if self.tell is not None:
-                self.tell(self._names(table.held, stop), 1)
-            for text, start, end in self._stretches:
+                self.tell(_names(table.stretches, table.held, stop), 1)
+            for text, start, end in table.stretches:
                 if start < stop and table.held < end:
                     if text in self.unfilled:
                         self.fill(text, stop)
@@ -288,7 +286,7 @@ class PrefixLedger(CachedRuns):
 
     def _leave(self, row: int, num_blocks: int, *, comes_back: bool) -> None:
         """Put the blocks of a request into the queue, the last one first; those that hold nothing go to its front."""
-        table = self._tables.pop(row, None) or RequestBlocks(0)
+        table = self._tables.pop(row, None) or RequestBlocks(0, _NONE)
         unknown, own = num_blocks - table.entered, table.entered - table.held
         if unknown < 0:
             raise ValueError(f"row {row} holds {table.entered} blocks, not {num_blocks}")
@@ -333,3 +331,8 @@ class PrefixLedger(CachedRuns):
     def check(self) -> None:
         """Raise AssertionError unless references, free queue and cache agree."""
         self._check_runs([use for table in self._tables.values() for use in table.uses()])
+
+
+def _names(stretches: Sequence[Stretch], start: int, stop: int) -> list[Hashable]:
+    """Names of the blocks from `start` to before `stop`."""
+    return [text + at for text, a, b in stretches for at in range(max(a, start), min(b, stop))]
