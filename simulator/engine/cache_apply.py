@@ -94,7 +94,8 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
         done.prefill = _take_all(state, cache, chunks, decode, now_s)
         return
     fills = state.fills if state.fills is not None and len(state.fills) else None
-    for live in _in_turn(state, chunks, given, decode):
+    fills_late = state.fills is not None and not state.rejoined
+    for live in _in_turn(state, chunks, given, decode=decode, fills_late=fills_late):
         if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
         if fills is not None and decode:
@@ -104,7 +105,10 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             _make_room(state, cache, live, chunk.num_tokens, victims, more_blocks, now_s)
             done.prefill.append(state.compute(chunk, now_s))
         elif live not in given:
-            _take(state, cache, live, 1, victims, more_blocks, now_s)
+            if fills_late and cache.num_free and not live.reserved_tokens:
+                cache.allocate(live.row, 1)  # it is at the end of a block
+            else:
+                _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
             more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s, leaves=True))
         else:  # a victim of its own lack of blocks
@@ -120,15 +124,20 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
 
 
 def _in_turn(
-    state: ReplicaState, chunks: dict[RequestView, Chunk], given: dict[RequestView, int], decode: bool
+    state: ReplicaState,
+    chunks: dict[RequestView, Chunk],
+    given: dict[RequestView, int],
+    *,
+    decode: bool,
+    fills_late: bool,
 ) -> list[RequestState]:
     """The running requests that compute a chunk or are victims, and the decodes that take or fill a block, in order.
 
-    In the middle of a block a decode neither takes one nor fills one, not even one token late.
+    In the middle of a block a decode neither takes one nor fills one, not even one token late. With `fills_late` those
+    that fill one have no turn.
     """
     turns = {view for view in (*chunks, *given) if isinstance(view, RequestState) and view in state.running}
     if decode:
-        fills_late = state.fills is not None and not state.rejoined
         turns.update(state.batch.at_block_ends(0, 1) if fills_late else state.batch.at_block_ends(-1, 2))
     return sorted(turns, key=place)
 
