@@ -82,6 +82,6 @@ def tilings(head_dim: int, dtype: str, group: int = 1, *, fp8_kv: bool = False) 
 
 
 def _prefill(head_dim: int) -> Tiling:
-    if head_dim > 128:  # 128 rows of 256 fill every register, and spill under Triton 3.6
+    if head_dim > 128:  # 128 rows of 256 fill every register, and spill under Triton 3.6 and 3.7
         return Tiling(64, 16, 8192, 8, 5)
     return Tiling(128, 64, 8192, 8, 5)
