@@ -49,15 +49,15 @@ def all_reduces(
 
 
 def with_norms(
-    reduce: Curve, norm: Curve, fused: Tables, model: Model, ranks: int
+    reduce: Curve, norm: Curve, fused: Tables, model: Model, gpu: Gpu, ranks: int
 ) -> tuple[Curve, Curve, list[PartSource]]:
     """Return a step's all-reduces and a layer's norms, where those of small steps are one kernel of other tables."""
     most = most_fused(fused.gpu, ranks, model.hidden * ACTIVATION_BYTES)
     if not most:
         return reduce, norm, []
-    words = f"FlashInfer's, with the norm, up to {most:,} tokens: as measured under {fused.software}"
-    quick, _ = measured(fused, model, ranks)
-    part = PartSource(f"fused all-reduce among {ranks}", MEASURED, words)
+    words = f"FlashInfer's, with the norm, up to {most:,} tokens: as under {fused.software}"
+    quick, (source,) = all_reduces(fused, (), model, gpu, ranks)
+    part = PartSource(f"fused all-reduce among {ranks}", source.how, words)
     return up_to(most, quick, reduce), up_to(most, NOTHING, norm), [part]
 
 

@@ -128,7 +128,7 @@ def compose(
         reduce, more = all_reduces(tables, lenders, model, gpu, ranks)
         parts += more
         if fused is not None and "norm" in around:
-            reduce, around["norm"], more = with_norms(reduce, around["norm"], fused, model, ranks)
+            reduce, around["norm"], more = with_norms(reduce, around["norm"], fused, model, gpu, ranks)
             parts += more
     parts.append(PartSource(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(PartSource("sampler", ASSUMED, "as measured on other cards"))

@@ -57,6 +57,14 @@ def test_small_steps_are_quicker_fused_and_large_ones_cost_the_same() -> None:
     assert reduce_us(apart, 16) - reduce_us(fused, 16) > 2000.0  # 160 all-reduces of 256 KiB: 26 and 8 us each
 
 
+def test_among_more_gpus_than_were_measured_both_are_extrapolated() -> None:
+    """Four of GB200 were measured under both engines; the rest of the profile stays vLLM's."""
+    found = profile_of(gpu="gb200", ranks=8)
+    assert found.document["software"].startswith("vLLM")
+    ways = {name: how for name, how, _ in found.document["parts"] if "all-reduce" in name}
+    assert ways == {"all-reduce among 8": "extrapolated", "fused all-reduce among 8": "extrapolated"}
+
+
 @pytest.mark.parametrize(
     ("keys", "is_fused"),
     [
