@@ -6,7 +6,7 @@ hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruC
 latter, in blocks of tokens, with one entry for the blocks of a text that a replica was last sent together.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from simulator.memory.block_keys import BlockKeys, Chains
@@ -48,10 +48,18 @@ class PromptTable:
     """Blocks of prompts by replica: of each the `most` used last.
 
     The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning; the
-    other way round with `keeps_ends`.
+    other way round with `keeps_ends`. Texts of which nothing is remembered are forgotten, but for those of `in_use`,
+    which the table's owner keeps.
     """
 
-    def __init__(self, block_size: int, most: int, *, keeps_ends: bool = False) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        most: int,
+        *,
+        keeps_ends: bool = False,
+        in_use: Callable[[], Iterable[Stretch]] = tuple,
+    ) -> None:
         self._size = block_size
         self._most = most
         self._keeps_ends = keeps_ends
@@ -60,27 +68,19 @@ class PromptTable:
         self._sizes: dict[int, int] = {}
         self._chains = Chains()
         self._most_texts = _TEXTS  # known before those are forgotten of which nothing is remembered
-        self._gave_keys = False
-
-    def _keys(self, request: ArrivingRequest) -> BlockKeys:
-        return BlockKeys(request.prompt(), self._size, self._chains)
-
-    def keys(self, request: ArrivingRequest) -> list[Hashable]:
-        """The keys of a prompt's full blocks. The table keeps all texts from then on: they name what others keep."""
-        self._gave_keys = True
-        keys = self._keys(request)
-        blocks = request.input_tokens // self._size
-        known = keys.first(blocks)[:blocks]
-        return known + [keys[block] for block in range(len(known), blocks)]
+        self._in_use = in_use
 
     def stretches(self, request: ArrivingRequest, most: int | None = None) -> list[Stretch]:
-        """A prompt's full blocks, the first `most` of them. They are good until the next prompt is asked for."""
-        if len(self._chains) > self._most_texts and not self._gave_keys:
+        """A prompt's full blocks, the first `most` of them.
+
+        They are good until the next prompt is asked for, and as long as they are remembered or in use.
+        """
+        if len(self._chains) > self._most_texts:
             self._forget_texts()
         blocks = request.input_tokens // self._size
         if most is not None and most < blocks:
             blocks = most
-        keys = self._keys(request)
+        keys = BlockKeys(request.prompt(), self._size, self._chains)
         found = []
         for text, start, stop in keys.stretches():
             if start < blocks:
@@ -91,11 +91,9 @@ class PromptTable:
 
     def _forget_texts(self) -> None:
         """Forget the texts of which no block is remembered, each time that twice as many are known as were kept."""
-        used = []
-        for text in self._runs:
-            if isinstance(text, int):  # not a prompt's own
-                used += [text + run.stop - 1 for run in self._of(text)]
-        self._chains.keep(used)
+        kept = [(text, run.stop) for text in self._runs for run in self._of(text)]
+        kept += [(text, stop) for text, _, stop in self._in_use()]
+        self._chains.keep([text + stop - 1 for text, stop in kept if isinstance(text, int)])  # not a prompt's own
         self._most_texts = max(_TEXTS, 2 * len(self._chains))
 
     def longest(self, prompt: list[Stretch]) -> tuple[int, list[int]]:

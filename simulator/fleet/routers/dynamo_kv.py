@@ -17,16 +17,16 @@ busy, and at a low load none.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Unit, doc
 
+from simulator.fleet.booked import Booked
 from simulator.fleet.draws import Draws
-from simulator.fleet.prompt_table import PromptTable
+from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.routers.prefix_affinity import BlockSize, EventLag, Knowledge, check_lag
 from simulator.parameters import Factor, check_parameters
 
@@ -36,27 +36,6 @@ if TYPE_CHECKING:
     from simulator.request import ArrivingRequest
 
 _ALL = 10**9  # no number of blocks is too many to remember for `ttl_s`
-
-
-class Booked:
-    """Requests that were sent to one replica: those that have not ended, and those without a first token."""
-
-    def __init__(self) -> None:
-        self.blocks: Counter[Hashable] = Counter()
-        self.requests = 0
-        self.prefill_tokens = 0
-
-    def with_blocks(self, keys: list[Hashable]) -> int:
-        """Different blocks in use, with these."""
-        return len(self.blocks) + sum([key not in self.blocks for key in keys])
-
-    def end(self, keys: list[Hashable]) -> None:
-        """A request with these blocks has ended."""
-        self.requests -= 1
-        for key in keys:
-            self.blocks[key] -= 1
-            if not self.blocks[key]:
-                del self.blocks[key]
 
 
 @dataclass(slots=True)
@@ -88,13 +67,13 @@ class DynamoKv:
     kv_event_lag_s: EventLag = 0.0
     _table: PromptTable = field(init=False, repr=False)
     _booked: dict[int, Booked] = field(init=False, repr=False, default_factory=dict)
-    _sent: dict[int, tuple[Booked, list[Hashable], int]] = field(init=False, repr=False, default_factory=dict)
+    _sent: dict[int, tuple[Booked, Sequence[Stretch], int]] = field(init=False, repr=False, default_factory=dict)
     _draws: Draws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
         check_lag(self.kv_event_lag_s, hears=self.reads_caches)
-        self._table = PromptTable(self.block_size, _ALL)
+        self._table = PromptTable(self.block_size, _ALL, in_use=self._in_use)
 
     @property
     def reads_caches(self) -> bool:
@@ -106,26 +85,26 @@ class DynamoKv:
         self._draws = draws
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        keys = self._table.keys(request)
-        cached = self._cached(request, replicas)
+        prompt = self._table.stretches(request)
+        cached = self._cached(request, prompt, replicas)
         least = 0
         if self.overlap_score_credit_decay:
             least = min([self._of(load.index).prefill_tokens for load in replicas])
-        costs = [self.cost(request, keys, load.index, cached[load.index], least) for load in replicas]
+        costs = [self.cost(request, prompt, load.index, cached[load.index], least) for load in replicas]
         chosen = replicas[self._draw(costs)]
-        self.book(request, keys, chosen.index, cached[chosen.index])
+        self.book(request, prompt, chosen.index, cached[chosen.index])
         return chosen
 
-    def _cached(self, request: ArrivingRequest, replicas: Replicas) -> dict[int, int]:
+    def _cached(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> dict[int, int]:
         """The blocks of the prompt that each replica has cached, as far as the router knows."""
         if self.knowledge == "exact":
             return {load.index: load.cached_tokens(request) // self.block_size for load in replicas}
         self._table.forget(request.arrival_s - self.ttl_s)
-        known = self._table.shares(self._table.stretches(request))
+        known = self._table.shares(prompt)
         return {load.index: known.get(load.index, 0) for load in replicas}
 
     def cost(
-        self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int, least_tokens: int = 0
+        self, request: ArrivingRequest, prompt: list[Stretch], number: int, cached_blocks: int, least_tokens: int = 0
     ) -> float:
         """What it costs to send a request with these blocks to a replica; `least_tokens` any has left to compute."""
         booked = self._of(number)
@@ -136,7 +115,7 @@ class DynamoKv:
             credit *= 1.0 / (1.0 + self.overlap_score_credit_decay * more)
         tokens = booked.prefill_tokens + request.input_tokens
         tokens_left = max(0.0, tokens - credit * cached_blocks * self.block_size)
-        cost = self.prefill_load_scale * tokens_left / self.block_size + booked.with_blocks(keys)
+        cost = self.prefill_load_scale * tokens_left / self.block_size + booked.with_blocks(prompt)
         return cost + self.decode_active_request_weight * booked.requests
 
     def _draw(self, costs: list[float]) -> int:
@@ -153,30 +132,33 @@ class DynamoKv:
                 return place
         return costs.index(least)
 
-    def book(self, request: ArrivingRequest, keys: list[Hashable], number: int, cached_blocks: int) -> None:
+    def book(self, request: ArrivingRequest, prompt: list[Stretch], number: int, cached_blocks: int) -> None:
         """A request with these blocks goes to a replica."""
         booked = self._of(number)
         tokens = max(0, request.input_tokens - cached_blocks * self.block_size)
-        booked.requests += 1
         booked.prefill_tokens += tokens
-        booked.blocks.update(keys)
-        self._sent[request.row] = booked, keys, tokens
+        booked.add(prompt)
+        self._sent[request.row] = booked, prompt, tokens
         if self.knowledge == "approximate":
-            self._table.add(self._table.stretches(request), number, request.arrival_s)
+            self._table.add(prompt, number, request.arrival_s)
 
     def began(self, row: int) -> None:
         """A request has its first token."""
         if row in self._sent:
-            booked, keys, tokens = self._sent[row]
+            booked, prompt, tokens = self._sent[row]
             booked.prefill_tokens -= tokens
-            self._sent[row] = booked, keys, 0
+            self._sent[row] = booked, prompt, 0
 
     def ended(self, row: int) -> None:
         """A request has ended, perhaps without a first token."""
         self.began(row)
         if row in self._sent:
-            booked, keys, _ = self._sent.pop(row)
-            booked.end(keys)
+            booked, prompt, _ = self._sent.pop(row)
+            booked.end(prompt)
+
+    def _in_use(self) -> Iterable[Stretch]:
+        """The blocks of unfinished requests."""
+        return (stretch for _, prompt, _ in self._sent.values() for stretch in prompt)
 
     def _of(self, number: int) -> Booked:
         """What was sent to a replica."""

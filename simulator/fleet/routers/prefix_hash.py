@@ -6,7 +6,7 @@ have it. SGLang's `prefix_hash` (sgl-model-gateway/src/policies/prefix_hash.rs, 
 if it has more than `load_factor` times the mean load, the new request counted in the mean, the least loaded of those
 that have not. KubeAI's `PrefixHash` (internal/loadbalancer/balance_chwbl.go, `chwblLoadOK`, 08e69e54; meanLoadFactor
 125): the first of the ring that would not have more with the request. Either takes the replica of the prefix where all
-have too much. The hash function, and so the places on the ring, is our own.
+have too much. Neither remembers a prompt. The hash function, and so the places on the ring, is our own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.hash_ring import HashRing
-from simulator.fleet.prompt_table import PromptTable
 from simulator.fleet.routers.least_loaded import unfinished
 from simulator.fleet.routers.session_affinity import VirtualNodes
+from simulator.memory.block_keys import num_shared_blocks, stretches
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
@@ -47,12 +47,10 @@ class PrefixHash:
     ] = "least_loaded"
     virtual_nodes: VirtualNodes = 100
     _ring: HashRing = field(init=False, repr=False)
-    _table: PromptTable = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
         self._ring = HashRing(self.virtual_nodes)
-        self._table = PromptTable(self.prefix_tokens, 1)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         ring = self._ring.after(self._name(request), replicas)
@@ -67,7 +65,10 @@ class PrefixHash:
 
     def _name(self, request: ArrivingRequest) -> str:
         """What is hashed."""
-        keys = self._table.keys(request)
-        if keys:
-            return f"prefix {keys[0]}"
+        if request.input_tokens >= self.prefix_tokens:
+            prompt = request.prompt()
+            if not num_shared_blocks(prompt, self.prefix_tokens):
+                return f"request {request.row}"
+            ((kind, name, _, _),) = stretches(prompt, self.prefix_tokens, 0, 1)
+            return f"{kind} {name}"
         return f"request {request.row}" if request.session_id is None else f"session {request.session_id}"

@@ -191,34 +191,3 @@ def test_first_senders_take_no_more_than_the_table(seed: int) -> None:
             places = [place for first, end, _ in parts for place in range(first, end)]
             assert places == [place for start, stop in table.spans(text) for place in range(start, stop)]
         assert senders._parts.keys() == table._runs.keys()
-
-
-def contents(row: int) -> tuple[PromptContent, ...]:
-    """What no other request has, but for a beginning that a third of them share."""
-    shared = [row % 3] * 2
-    return (
-        PromptContent(prompt_token_ids=(*shared, *[row] * 6)),
-        PromptContent(block_hashes=(row % 3, *range(10 * row + 10, 10 * row + 13)), hash_block_size=2),
-        PromptContent(prefix_group=f"text {row}", prefix_tokens=4),
-        PromptContent(conversation=f"conversation {row}"),
-    )
-
-
-@pytest.mark.parametrize("kind", range(4))
-@pytest.mark.parametrize("name", ["prefix_affinity", "weighted", "llm_d"])
-def test_what_a_router_remembers_is_bounded(name: str, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of replicas with 24 blocks each, whatever comes: no text is known for longer than its blocks."""
-    monkeypatch.setattr(prompt_table, "_TEXTS", 20)
-    router: Any = load_router(name, {"block_size": 2, "max_blocks": 24})
-    two = replicas(0, 0)
-    for load in two:
-        load.num_blocks = 1000
-    largest = 0
-    for row in range(500):
-        content = contents(row)[kind]
-        request = Request(row, str(row), float(row), 8, 1, 1, content=content).arriving()
-        two[row % 2].num_unfinished += 1
-        two.changed(row % 2)
-        router.choose(request, two)
-        largest = max(largest, len(router._table._chains))
-    assert 20 < largest < 60
