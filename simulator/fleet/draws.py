@@ -1,5 +1,7 @@
 """Random numbers of a router: few calls of numpy, the same numbers however they are asked for."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 _PIECE = 4096  # drawn at a time
@@ -39,3 +41,14 @@ class Draws:
             return found
         left = list(range(count))
         return [left.pop(self.below(len(left)) if len(left) > 1 else 0) for _ in range(min(wanted, count))]
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A router that draws random numbers."""
+
+    _draws: Draws = field(init=False, repr=False)
+
+    def start(self, draws: Draws) -> None:
+        """The random numbers of the run."""
+        self._draws = draws

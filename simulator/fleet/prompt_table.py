@@ -96,11 +96,16 @@ class PromptTable:
         self._chains.keep([text + stop - 1 for text, stop in kept if isinstance(text, int)])  # not a prompt's own
         self._most_texts = max(_TEXTS, 2 * len(self._chains))
 
-    def longest(self, prompt: list[Stretch]) -> tuple[int, list[int]]:
-        """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""
+    def longest(self, prompt: list[Stretch], among: int = -1) -> tuple[int, list[int]]:
+        """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising.
+
+        Only replicas count whose bits are set in `among`.
+        """
         found = depth = 0
         for here, blocks in self._holders(prompt):
-            found, depth = here, depth + blocks
+            if not here & among:
+                break
+            found, depth = here & among, depth + blocks
         return depth, _numbers(found)
 
     def shares(self, prompt: list[Stretch]) -> dict[int, int]:

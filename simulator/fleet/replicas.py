@@ -17,6 +17,7 @@ class Replicas(Sequence[ReplicaLoad]):
         self._loads = list(loads)
         self._all = tuple(loads)
         self.by_number = {load.index: load for load in loads}
+        self.bits = _bits(self.by_number)  # one is set for each number
         self._indexes: dict[Cost, _LeastIndex] = {}
         self.version = 0  # changes when a replica joins or leaves
         self.looks: int | None = None  # taken so far, where loads are those of the last look
@@ -60,6 +61,7 @@ class Replicas(Sequence[ReplicaLoad]):
 
     def _follow(self) -> None:
         self._loads = [load for load in self._all if load.index in self.by_number]
+        self.bits = _bits(self.by_number)
         self._indexes.clear()
         self.version += 1
 
@@ -76,6 +78,10 @@ class Replicas(Sequence[ReplicaLoad]):
         self.looks += 1
         for load in self._loads:
             self.changed(load.index)
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    return sum([1 << number for number in numbers])
 
 
 class _LeastIndex:

@@ -39,7 +39,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sglang_bucket": [{"balance_abs_threshold": 9, "bucket_adjust_interval_secs": 1}],
     "sglang_cache_aware": [{"block_size": 1, "balance_abs_threshold": 1}, {"max_tree_size": 9, "block_size": 1}],
     "vllm_kv_aware": [{"chunk_size": 4, "kv_aware_threshold": 8}, {"chunk_size": 5, "kv_event_lag_s": 0.05}],
-    "vllm_prefix_aware": [{"block_size": 2}, {"block_size": 1, "max_blocks": 9}],
+    "vllm_load_aware": [{"chunk_size": 4, "beta": 0.3}, {"chunk_size": 5, "named": "stored", "kv_event_lag_s": 0.05}],
+    "vllm_prefix_aware": [{"block_size": 2, "prefix_min_match_length": 16}, {"block_size": 1, "max_blocks": 9}],
     "weighted": [
         {"block_size": 2, "queue": 1.0, "session": 0.5},
         {"kv": 3.0, "prefix": 0.0},

@@ -13,13 +13,22 @@ _OTHERS = {
     "dynamo_kv": "knowledge: approximate, block_size: 512",
     "prefix_hash": "prefix_tokens: 512",
     "vllm_kv_aware": "chunk_size: 512",
+    "vllm_load_aware": "chunk_size: 512",
     "weighted": "block_size: 512, load: 10, kv: 0, prefix: 1",
 }
 _BY_LOAD = ("random", "round_robin", "power_of_two", "least_loaded", "least_kv", "lora_affinity", "vllm_dp")
 _BY_BLOCKS = (
     "vllm_prefix_aware", "prefix_affinity", "sglang_cache_aware", "ray_prefix_aware", "llm_d", "weighted", "dynamo_kv",
 )  # fmt: skip
-ROUTERS = (*_BY_LOAD, "sglang_bucket", "session_affinity", "prefix_hash", "vllm_kv_aware", *_BY_BLOCKS)
+ROUTERS = (
+    *_BY_LOAD,
+    "sglang_bucket",
+    "session_affinity",
+    "prefix_hash",
+    "vllm_kv_aware",
+    "vllm_load_aware",
+    *_BY_BLOCKS,
+)
 _SHOWN = (
     "round_robin", "least_loaded", "session_affinity", "vllm_kv_aware", "prefix_hash", "prefix_affinity",
     "sglang_cache_aware", "ray_prefix_aware", "llm_d", "weighted", "dynamo_kv",
@@ -216,8 +225,11 @@ STUDY = Study(
         " has the longest match, and looks at no load: the first replica gets everything"
         " ({ttft_vllm_prefix_aware:,.0f} ms on Mooncake; the picture leaves it out). `prefix_hash` hashes these"
         " tokens alone: its bound on loads saves it, but it finds {hits_prefix_hash:.1f} %. `vllm_kv_aware` goes to"
-        " whoever stored the first 512 tokens first, if all but 2,000 tokens of the prompt are there, and else where"
-        " the fewest went in the last minute: {ttft_vllm_kv_aware:.0f} ms and {hits_vllm_kv_aware:.1f} %.",
+        " the first replica that has the first 512 tokens, if all but 2,000 tokens of the prompt are there, and else"
+        " where the fewest went in the last minute: {ttft_vllm_kv_aware:.0f} ms and {hits_vllm_kv_aware:.1f} %."
+        " `vllm_load_aware` weighs what the same look-up tells against loads: {ttft_vllm_load_aware:.0f} ms and"
+        " {hits_vllm_load_aware:.1f} %, and in chats {ttft_vllm_load_aware_chat:.0f} ms instead of"
+        " {ttft_vllm_kv_aware_chat:.0f}.",
         "It is the choice that costs hits here, not the eviction. With round robin's choices caches that know the"
         " future (Belady's rule) could find at most {own_round_robin:.1f} % on Mooncake, where vLLM's find"
         " {hits_round_robin:.1f}; one memory as large as all eight at most {pooled_round_robin:.1f} %, as much as one"

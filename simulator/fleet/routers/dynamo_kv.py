@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Gt, Le, Unit, doc
 
 from simulator.fleet.booked import Booked
-from simulator.fleet.draws import Draws
+from simulator.fleet.draws import Drawing
 from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.routers.prefix_affinity import BlockSize, EventLag, Knowledge, check_lag
+from simulator.fleet.remembering import BlockSize, EventLag, Knowledge, check_lag
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _ALL = 10**9  # no number of blocks is too many to remember for `ttl_s`
 
 
 @dataclass(slots=True)
-class DynamoKv:
+class DynamoKv(Drawing):
     """Give a request to the replica of least cost; of equals to one at random.
 
     cost = prefill_load_scale x max(0, prompt tokens to compute there, with this request's - credit x its tokens cached
@@ -68,7 +68,6 @@ class DynamoKv:
     _table: PromptTable = field(init=False, repr=False)
     _booked: dict[int, Booked] = field(init=False, repr=False, default_factory=dict)
     _sent: dict[int, tuple[Booked, Sequence[Stretch], int]] = field(init=False, repr=False, default_factory=dict)
-    _draws: Draws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -79,10 +78,6 @@ class DynamoKv:
     def reads_caches(self) -> bool:
         """Only exact knowledge asks the caches."""
         return self.knowledge == "exact"
-
-    def start(self, draws: Draws) -> None:
-        """The random numbers of the run."""
-        self._draws = draws
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         prompt = self._table.stretches(request)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from simulator.fleet.balance import unfinished
+
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
@@ -17,8 +19,3 @@ class LeastLoaded:
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         return replicas.least(unfinished)
-
-
-def unfinished(replica: ReplicaLoad) -> int:
-    """Requests waiting or running."""
-    return replica.num_unfinished

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.routers.prefix_affinity import BlockSize
+from simulator.fleet.remembering import BlockSize
 from simulator.fleet.scorers import HighestInTurn, kv_scores, lora_scores, prefix_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 

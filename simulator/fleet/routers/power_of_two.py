@@ -9,12 +9,13 @@ Ray keeps a replica's queue length for some seconds and asks again before it sen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, doc
 
-from simulator.fleet.draws import Draws
+from simulator.fleet.balance import unfinished
+from simulator.fleet.draws import Drawing
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
@@ -24,22 +25,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class PowerOfTwo:
+class PowerOfTwo(Drawing):
     """Draw `choices` different replicas, and give the request to the one with the fewest unfinished requests.
 
     Of equals it is the one drawn first.
     """
 
     choices: Annotated[int, Ge(1), Le(1000), doc("replicas drawn for each request")] = 2
-    _draws: Draws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
 
-    def start(self, draws: Draws) -> None:
-        """The random numbers of the run."""
-        self._draws = draws
-
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         drawn = [replicas[place] for place in self._draws.several(self.choices, len(replicas))]
-        return min(drawn, key=lambda replica: replica.num_unfinished)
+        return min(drawn, key=unfinished)

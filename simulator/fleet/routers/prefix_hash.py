@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
+from simulator.fleet.balance import unfinished
 from simulator.fleet.hash_ring import HashRing
-from simulator.fleet.routers.least_loaded import unfinished
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.memory.block_keys import num_shared_blocks, stretches
 from simulator.parameters import check_parameters

@@ -8,16 +8,15 @@ is in blocks of tokens. Where it does not decide, Ray takes the shorter queue of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.draws import Draws
-from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.routers.least_loaded import unfinished
-from simulator.fleet.routers.prefix_affinity import BlockSize, MaxBlocks, busiest
-from simulator.parameters import CountOrZero, check_parameters
+from simulator.fleet.balance import fewest_and_most, unfinished
+from simulator.fleet.prompt_table import Stretch
+from simulator.fleet.remembering import Remembering
+from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class RayPrefixAware:
+class RayPrefixAware(Remembering):
     """Give a request to the replica that has seen most of its prompt, while loads are about equal.
 
     If no replica has seen `match_rate_threshold` of it, it goes to one of those that have seen the least text so far.
@@ -41,38 +40,22 @@ class RayPrefixAware:
     match_rate_threshold: Annotated[
         float, Ge(0), Le(1), doc("share of the prompt that a replica must have seen, so that the router prefers it")
     ] = 0.1
-    block_size: BlockSize = 16
-    max_blocks: MaxBlocks = 1_000_000
-    _table: PromptTable = field(init=False, repr=False)
-    _draws: Draws = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        check_parameters(self)
-        self._table = PromptTable(self.block_size, self.max_blocks)
-
-    def start(self, draws: Draws) -> None:
-        """The random numbers of the run."""
-        self._draws = draws
-
-    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        prompt = self._table.stretches(request)
+    def _chosen(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> ReplicaLoad:
         named = self.named(request, prompt, replicas)
         if not named:
             named = [replicas[place] for place in self._draws.several(2, len(replicas))]
-        chosen = min(named, key=unfinished)
-        self._table.add(prompt, chosen.index)
-        return chosen
+        return min(named, key=unfinished)
 
     def named(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> list[ReplicaLoad]:
         """The replicas that the memory of prompts names for a request with these blocks."""
-        fewest, most = replicas.least(unfinished).num_unfinished, replicas.least(busiest).num_unfinished
+        fewest, most = fewest_and_most(replicas)
         if most - fewest > self.imbalanced_threshold:
             return []
-        depth, numbers = self._table.longest(prompt)
+        depth, numbers = self._table.longest(prompt, replicas.bits)
         if depth * self.block_size < self.match_rate_threshold * request.input_tokens:
             return self._smallest(replicas)
-        known = replicas.named(numbers)
-        return known if depth else list(replicas)
+        return replicas.named(numbers) if depth else list(replicas)
 
     def _smallest(self, replicas: Replicas) -> list[ReplicaLoad]:
         """The replicas of which the router remembers the fewest blocks."""

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.routers.sglang_cache_aware import CHARACTERS, SglangCacheAware
+from simulator.fleet.balance import are_unequal
+from simulator.fleet.remembering import CHARACTERS
+from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.parameters import CountOrZero, check_parameters
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class SglangBucket:
 
     def _number(self, length: int, numbers: Sequence[int]) -> int:
         most, fewest = max(self._sent.values()), min(self._sent.values())
-        if most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest:
+        if are_unequal(fewest, most, self.balance_abs_threshold, self.balance_rel_threshold):
             return min(numbers, key=self._sent.__getitem__)
         return numbers[bisect_left(self._ends, length)]
 

@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Unit, doc
 
+from simulator.fleet.balance import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
 from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.routers.least_loaded import unfinished
-from simulator.fleet.routers.prefix_affinity import AbsThreshold, BlockSize, CacheThreshold, RelThreshold, unequal
+from simulator.fleet.remembering import CHARACTERS, BlockSize
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
-
-CHARACTERS = 4  # of a token, about: its tree is counted in characters
-
 
 _Part = tuple[int, int, int]  # blocks from a place to before another, and the replica that sent them first
 
@@ -134,17 +131,20 @@ class SglangCacheAware:
         return chosen
 
     def _chosen(self, prompt: list[Stretch], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        idlest = replicas.least(unfinished)
-        if unequal(idlest, replicas, self.balance_abs_threshold, self.balance_rel_threshold):
-            return idlest
-        depth, numbers = self._table.longest(prompt)
-        if depth * self.block_size <= self.cache_threshold * request.input_tokens:
-            return idlest
-        number = self._first.of(prompt, depth - 1)
+        tokens, numbers = knowing_enough(self, request, replicas, lambda: self._known(prompt, replicas))
+        if not numbers:
+            return replicas.least(unfinished)
+        last = tokens // self.block_size - 1
+        number = self._first.of(prompt, last)
         if number not in numbers:
             number = numbers[0]
-            self._first.replace(prompt, depth - 1, number)
-        return replicas.by_number.get(number, replicas[0])
+            self._first.replace(prompt, last, number)
+        return replicas.by_number[number]
+
+    def _known(self, prompt: list[Stretch], replicas: Replicas) -> tuple[int, list[int]]:
+        """The most tokens of the prompt that are known, and where."""
+        depth, numbers = self._table.longest(prompt, replicas.bits)
+        return depth * self.block_size, numbers
 
 
 _ALL = 10**12  # nothing is forgotten between two evictions

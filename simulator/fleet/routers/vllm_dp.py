@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, doc
 
 from simulator.errors import RouterError
-from simulator.fleet.draws import Draws
+from simulator.fleet.draws import Drawing
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ApiServer:
 
 
 @dataclass(slots=True)
-class VllmDp:
+class VllmDp(Drawing):
     """Give a request to the rank of least score, as vLLM's own data-parallel balancer does; ties go round.
 
     The score is the larger of the requests that wait or run there, as last published, and the server's own unfinished
@@ -75,15 +75,10 @@ class VllmDp:
     ] = 1
     _servers: list[ApiServer] = field(init=False, repr=False)
     _sent: dict[int, tuple[ApiServer, int]] = field(init=False, repr=False, default_factory=dict)
-    _draws: Draws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
         self._servers = [ApiServer(index, self.api_server_count) for index in range(self.api_server_count)]
-
-    def start(self, draws: Draws) -> None:
-        """The random numbers of the run."""
-        self._draws = draws
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         server = self._draws.below(self.api_server_count)

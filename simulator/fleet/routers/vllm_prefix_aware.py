@@ -1,52 +1,57 @@
 """The prefix-aware router of vLLM's production stack: the replica that was sent most of the prompt before.
 
-The rule is that of its `PrefixAwareRouter` (src/vllm_router/routers/routing_logic.py, 008a23bd) and `HashTrie`
-(src/vllm_router/prefix/hashtrie.py, 35e4ad37). Its pieces are 128 characters, about the 32 tokens of `block_size`; it
-looks at no load and forgets nothing. Its other routers are `round_robin` and, by session, `session_affinity`.
+The rule is that of its `PrefixAwareRouter` (`simulator/fleet/production_stack.py` says where it is; the least length of
+a match by its pull requests 959 and 990) and `HashTrie` (src/vllm_router/prefix/hashtrie.py, 35e4ad37). Its pieces are
+128 characters, about the 32 tokens of `block_size`, and a last piece that is not full counts as one; here it does not.
+It looks at no load, and forgets nothing: `max_blocks` is ours. Its other routers are `round_robin`, `vllm_kv_aware`,
+`vllm_load_aware` and, by session, `session_affinity`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from simulator.fleet.draws import Draws
-from simulator.fleet.prompt_table import PromptTable
-from simulator.fleet.routers.prefix_affinity import BlockSize, MaxBlocks
-from simulator.parameters import check_parameters
+from annotated_types import Unit, doc
+
+from simulator.fleet.production_stack import SentLately, StatsWindow
+from simulator.fleet.remembering import CHARACTERS, BlockSize, Remembering
+from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
+    from simulator.fleet.prompt_table import Stretch
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
 
 @dataclass(slots=True)
-class VllmPrefixAware:
+class VllmPrefixAware(Remembering):
     """Give a request to a replica that was sent most of its prompt; of several, or none, to a random one.
 
-    Loads do not matter, so a popular prefix may fill one replica.
+    Where less than `prefix_min_match_length` was sent anywhere, it goes to the replica that was sent the fewest
+    requests in the last `stats_window_s`, the first of equals. Loads do not matter, so a popular prefix may fill one
+    replica.
     """
 
     reads_loads: ClassVar = False
 
     block_size: BlockSize = 32
-    max_blocks: MaxBlocks = 1_000_000
-    _table: PromptTable = field(init=False, repr=False)
-    _draws: Draws = field(init=False, repr=False)
+    prefix_min_match_length: Annotated[
+        CountOrZero, Unit("characters"), doc("shortest match that decides; a token has four characters")
+    ] = 0
+    stats_window_s: StatsWindow = 60.0
+    _sent: SentLately = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        check_parameters(self)
-        self._table = PromptTable(self.block_size, self.max_blocks)
+    def _prepare(self) -> None:
+        self._sent = SentLately(self.stats_window_s)
 
-    def start(self, draws: Draws) -> None:
-        """The random numbers of the run."""
-        self._draws = draws
-
-    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        prompt = self._table.stretches(request)
-        _, numbers = self._table.longest(prompt)
-        named = replicas.named(numbers) or replicas
-        chosen = named[self._draws.below(len(named))]
-        self._table.add(prompt, chosen.index)
+    def _chosen(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> ReplicaLoad:
+        depth, numbers = self._table.longest(prompt, replicas.bits)
+        if depth * self.block_size * CHARACTERS < self.prefix_min_match_length:
+            chosen = self._sent.fewest(replicas, request.arrival_s)
+        else:
+            named = replicas.named(numbers) or replicas
+            chosen = named[self._draws.below(len(named))]
+        self._sent.add(chosen.index, request.arrival_s)
         return chosen

@@ -1,7 +1,7 @@
 """Routers as others deploy them: against decisions of their own code where it runs here, else by their rule."""
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +11,7 @@ import pytest
 
 import scenarios
 from simulator.fleet.draws import Draws
+from simulator.fleet.production_stack import SentLately
 from simulator.fleet.prompt_table import Stretch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
@@ -20,7 +21,6 @@ from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
 from simulator.fleet.routers.sglang_bucket import boundaries
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.fleet.routers.vllm_dp import ApiServer
-from simulator.fleet.routers.vllm_kv_aware import VllmKvAware
 from simulator.fleet.scorers import HighestInTurn, prefix_scores, queue_scores
 from simulator.request import ArrivingRequest, PromptContent
 from tests.scenarios.runs.test_runner import small
@@ -343,6 +343,7 @@ def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
         "sglang_bucket",
         "sglang_cache_aware",
         "vllm_kv_aware",
+        "vllm_load_aware",
         "vllm_prefix_aware",
     ],
 )
@@ -378,11 +379,41 @@ def test_random_numbers_are_uniform() -> None:
 
 
 def test_the_production_stack_counts_the_requests_of_its_window() -> None:
-    router = load_router("vllm_kv_aware", {"stats_window_s": 10.0})
-    assert isinstance(router, VllmKvAware)
-    router._sent = {0: deque([0.0, 1.0]), 1: deque([9.0])}
-    assert [router._rate(number, 10.5) for number in (0, 1, 2)] == [1, 1, -1]
-    assert [router._rate(number, 12.0) for number in (0, 1, 2)] == [0, 1, -1]
+    sent = SentLately(10.0)
+    for number, now_s in ((0, 0.0), (0, 1.0), (1, 9.0)):
+        sent.add(number, now_s)
+    assert [sent.count(number, 10.5) for number in (0, 1, 2)] == [1, 1, -1]
+    assert [sent.count(number, 12.0) for number in (0, 1, 2)] == [0, 1, -1]
+    for row in range(1000):
+        sent.add(0, 20.0 + row)
+    assert len(sent._sent[0]) == 11  # though nobody asked
+    assert sent.fewest(fleet(0, 0), 1020.0).index == 1
+
+
+def test_a_short_match_goes_to_the_fewest_requests_and_is_remembered() -> None:
+    """`test_below_threshold_seeding_enables_later_pinning` in test_prefixaware_router.py: a piece of 128."""
+    router = load_router("vllm_prefix_aware", {"prefix_min_match_length": 128})
+    assert router.choose(asking(0, text(1, 32, 0, 18)), fleet(0, 0, 0)).index == 0  # none was sent any
+    assert [router.choose(asking(row, text(row, 32, row, 0)), fleet(0, 0, 0)).index for row in (2, 3)] == [1, 2]
+    assert {router.choose(asking(row, text(1, 32, row, 18)), fleet(9, 0, 0)).index for row in range(4, 9)} == {0}
+    assert router.choose(asking(9, text(9, 31, 9, 0)), fleet(0, 0, 0)).index == 1
+    strict = load_router("vllm_prefix_aware", {"prefix_min_match_length": 129})
+    assert [strict.choose(asking(row, text(1, 32, row, 18)), fleet(0, 0, 0)).index for row in range(4)] == [0, 1, 2, 0]
+
+
+def test_a_longer_prefix_of_a_replica_that_is_gone_is_passed_over() -> None:
+    """`longest_prefix_match` in hashtrie.py looks among available endpoints, as Ray's and SGLang's trees do."""
+    for name in ("vllm_prefix_aware", "ray_prefix_aware", "sglang_cache_aware", "prefix_affinity"):
+        router: Any = load_router(name, {"block_size": 2})
+        first, longer = asking(0, text(1, 8, 0, 0)), asking(1, text(1, 12, 1, 0))
+        for request, number in ((first, 2), (longer, 1)):
+            prompt = router._table.stretches(request)
+            router._table.add(prompt, number)
+            if name == "sglang_cache_aware":
+                router._first.add(prompt, number)
+        replicas = fleet(0, 0, 0)
+        replicas.take_out(1)
+        assert router.choose(asking(2, text(1, 12, 2, 1)), replicas).index == 2, name
 
 
 def test_an_api_server_takes_the_others_to_choose_alike() -> None:

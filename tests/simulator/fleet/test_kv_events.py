@@ -129,19 +129,55 @@ class Stored:
 
 
 @pytest.mark.parametrize(
-    ("caches", "found"),
+    ("named", "caches", "found"),
     [
-        ([(None,), (None,)], (None, 0)),
-        ([(5, 6, 7), (3, None, None)], (1, 256)),  # the first of the first chunk, though the other has more
-        ([(5, 1, None), (3, 2, 4)], (1, 768)),  # another is named in between
-        ([(1, None, 2), (2, None, 3)], (0, 256)),  # what nobody has ends the search
+        ("stored", [(None,), (None,)], {}),
+        ("stored", [(5, 6, 7), (3, None, None)], {1: 256, 0: 768}),
+        ("stored", [(5, 1, None), (3, 2, 4)], {1: 768, 0: 512}),  # another is named in between
+        ("stored", [(1, None, 2), (2, None, 3)], {0: 256}),  # what nobody has ends the search
+        ("registered", [(None,), (None,)], {}),
+        ("registered", [(5, 6, 7), (3, None, None)], {0: 768}),
+        ("registered", [(None, 1, None), (3, 2, 4)], {1: 768, 0: 512}),
+        ("registered", [(None, None, 2), (2, None, 3)], {1: 256}),
     ],
 )
-def test_kv_aware_takes_who_stored_the_first_chunk_first(caches: Any, found: Any) -> None:
-    router = load_router("vllm_kv_aware")
+def test_the_look_up_names_one_replica_a_chunk(named: str, caches: Any, found: dict[int, int]) -> None:
+    """The first to have stored it, as LMCache did up to 0.3.10, or the first of all that have it."""
+    router = load_router("vllm_kv_aware", {"named": named})
     assert isinstance(router, VllmKvAware)
     router.listen(cast("Any", {number: Stored(*events) for number, events in enumerate(caches)}))
-    assert router.looked_up(asking(0, list(range(800))), replicas(0, 0)) == found
+    ends = router.looked_up(asking(0, list(range(800))), replicas(0, 0))
+    assert list(ends.items()) == list(found.items())
+
+
+def test_kv_aware_takes_who_is_named_for_the_first_chunk() -> None:
+    """Though another has more of the prompt."""
+    for named, number in (("stored", 1), ("registered", 0)):
+        router: Any = load_router("vllm_kv_aware", {"named": named})
+        router.listen({0: Stored(5, 6, 7), 1: Stored(3, None, None)})
+        assert router.choose(asking(0, list(range(800))), replicas(0, 0)).index == number
+
+
+def test_load_aware_weighs_the_named_share_against_the_load() -> None:
+    """Half of the prompt is worth half of the mean load: 2 of a mean of 4 above it."""
+    router: Any = load_router("vllm_load_aware")
+    router.listen({1: Stored(1)})
+    half = asking(0, list(range(512)))
+    assert router.scores({1: 256}, 512, replicas(2, 6, 4)) == [0.5, 0.0, 0.0]
+    assert router.choose(half, replicas(4, 5, 4)).index == 1  # 0.5 - 0.67 / 4.33 against 0.33 / 4.33
+    assert router.choose(half, replicas(4, 7, 4)).index == 0  # 0.5 - 2 / 5 against 1 / 5
+    assert router.choose(half, replicas(0, 0, 1)).index == 1  # of a mean below 1 no more than the difference counts
+    assert router.scores({1: 768}, 512, replicas(0, 0, 0)) == [0.0, 1.0, 0.0]
+    blind: Any = load_router("vllm_load_aware", {"beta": 0.0})
+    blind.listen({1: Stored(1)})
+    assert blind.choose(half, replicas(0, 99, 0)).index == 1
+
+
+def test_load_aware_falls_back_as_kv_aware_does() -> None:
+    router: Any = load_router("vllm_load_aware")
+    router.listen({0: Stored(None), 1: Stored(None)})
+    assert [router.choose(asking(row, [row] * 400), replicas(9, 9, 0)).index for row in range(3)] == [0, 1, 2]
+    assert len({router.choose(asking(9 + row, [row], "s"), replicas(0, 0, 0)).index for row in range(9)}) == 1
 
 
 def test_kv_aware_falls_back_to_sessions_and_to_the_fewest_requests() -> None:
