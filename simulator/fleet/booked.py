@@ -1,7 +1,5 @@
 """What a router has sent to one replica and has not ended: requests, tokens to prefill, and different blocks in use."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from simulator.fleet.prompt_table import Stretch

@@ -11,7 +11,6 @@ import pytest
 
 import scenarios
 from simulator.fleet.draws import Draws
-from simulator.fleet.production_stack import SentLately
 from simulator.fleet.prompt_table import Stretch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
@@ -324,15 +323,6 @@ def test_llm_d_s_second_pick_does_not_see_the_first() -> None:
     assert prefills(2, text(1, 64, 2, 0)) == 1  # 0 + 2 of the queue; replica 0 would have 3 x 3 / 4
 
 
-def test_vllm_prefix_aware_takes_the_longest_prefix_whatever_the_load() -> None:
-    router = load_router("vllm_prefix_aware")
-    prompt = text(1, 96, 0, 1)
-    home = router.choose(asking(0, prompt), fleet(0, 0, 0, 0)).index
-    loads = [9 * (number == home) for number in range(4)]
-    assert {router.choose(asking(row, text(1, 96, row, 9)), fleet(*loads)).index for row in range(1, 9)} == {home}
-    assert len({router.choose(asking(row, text(row, 96, row, 1)), fleet(*loads)).index for row in range(9, 40)}) == 4
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -376,44 +366,6 @@ def test_dynamo_hears_of_every_first_token_and_end(monkeypatch: pytest.MonkeyPat
 def test_random_numbers_are_uniform() -> None:
     draws = Draws(np.random.Generator(np.random.PCG64(1)))
     assert np.mean([draws.uniform() for _ in range(1000)]) == pytest.approx(0.5, abs=0.03)
-
-
-def test_the_production_stack_counts_the_requests_of_its_window() -> None:
-    sent = SentLately(10.0)
-    for number, now_s in ((0, 0.0), (0, 1.0), (1, 9.0)):
-        sent.add(number, now_s)
-    assert [sent.count(number, 10.5) for number in (0, 1, 2)] == [1, 1, -1]
-    assert [sent.count(number, 12.0) for number in (0, 1, 2)] == [0, 1, -1]
-    for row in range(1000):
-        sent.add(0, 20.0 + row)
-    assert len(sent._sent[0]) == 11  # though nobody asked
-    assert sent.fewest(fleet(0, 0), 1020.0).index == 1
-
-
-def test_a_short_match_goes_to_the_fewest_requests_and_is_remembered() -> None:
-    """`test_below_threshold_seeding_enables_later_pinning` in test_prefixaware_router.py: a piece of 128."""
-    router = load_router("vllm_prefix_aware", {"prefix_min_match_length": 128})
-    assert router.choose(asking(0, text(1, 32, 0, 18)), fleet(0, 0, 0)).index == 0  # none was sent any
-    assert [router.choose(asking(row, text(row, 32, row, 0)), fleet(0, 0, 0)).index for row in (2, 3)] == [1, 2]
-    assert {router.choose(asking(row, text(1, 32, row, 18)), fleet(9, 0, 0)).index for row in range(4, 9)} == {0}
-    assert router.choose(asking(9, text(9, 31, 9, 0)), fleet(0, 0, 0)).index == 1
-    strict = load_router("vllm_prefix_aware", {"prefix_min_match_length": 129})
-    assert [strict.choose(asking(row, text(1, 32, row, 18)), fleet(0, 0, 0)).index for row in range(4)] == [0, 1, 2, 0]
-
-
-def test_a_longer_prefix_of_a_replica_that_is_gone_is_passed_over() -> None:
-    """`longest_prefix_match` in hashtrie.py looks among available endpoints, as Ray's and SGLang's trees do."""
-    for name in ("vllm_prefix_aware", "ray_prefix_aware", "sglang_cache_aware", "prefix_affinity"):
-        router: Any = load_router(name, {"block_size": 2})
-        first, longer = asking(0, text(1, 8, 0, 0)), asking(1, text(1, 12, 1, 0))
-        for request, number in ((first, 2), (longer, 1)):
-            prompt = router._table.stretches(request)
-            router._table.add(prompt, number)
-            if name == "sglang_cache_aware":
-                router._first.add(prompt, number)
-        replicas = fleet(0, 0, 0)
-        replicas.take_out(1)
-        assert router.choose(asking(2, text(1, 12, 2, 1)), replicas).index == 2, name
 
 
 def test_an_api_server_takes_the_others_to_choose_alike() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.kv_events import HeardCache
 from simulator.fleet.routers import load_router
-from simulator.fleet.routers.vllm_kv_aware import VllmKvAware
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import load_policy
@@ -22,7 +21,6 @@ from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import Memory
 from tests.laws.test_late_fills import SIZE, telling
 from tests.scenarios.runs.test_runner import small
-from tests.simulator.fleet.test_prefixes import asking, replicas
 
 SPACING_S = 0.125
 
@@ -116,82 +114,6 @@ def test_a_radix_tree_tells_its_pages(num_blocks: int) -> None:
         served(router, num_blocks=num_blocks, policy="sglang")
     assert any(any(heard) for heard in at_once.heard)
     assert late.heard[4:] == at_once.heard[:-4]
-
-
-class Stored:
-    """A cache of which it is known when each chunk was stored."""
-
-    def __init__(self, *events: int | None) -> None:
-        self.events = list(events)
-
-    def stored(self, request: Any, chunk_tokens: int) -> list[int | None]:
-        return self.events
-
-
-@pytest.mark.parametrize(
-    ("named", "caches", "found"),
-    [
-        ("stored", [(None,), (None,)], {}),
-        ("stored", [(5, 6, 7), (3, None, None)], {1: 256, 0: 768}),
-        ("stored", [(5, 1, None), (3, 2, 4)], {1: 768, 0: 512}),  # another is named in between
-        ("stored", [(1, None, 2), (2, None, 3)], {0: 256}),  # what nobody has ends the search
-        ("registered", [(None,), (None,)], {}),
-        ("registered", [(5, 6, 7), (3, None, None)], {0: 768}),
-        ("registered", [(None, 1, None), (3, 2, 4)], {1: 768, 0: 512}),
-        ("registered", [(None, None, 2), (2, None, 3)], {1: 256}),
-    ],
-)
-def test_the_look_up_names_one_replica_a_chunk(named: str, caches: Any, found: dict[int, int]) -> None:
-    """The first to have stored it, as LMCache did up to 0.3.10, or the first of all that have it."""
-    router = load_router("vllm_kv_aware", {"named": named})
-    assert isinstance(router, VllmKvAware)
-    router.listen(cast("Any", {number: Stored(*events) for number, events in enumerate(caches)}))
-    ends = router.looked_up(asking(0, list(range(800))), replicas(0, 0))
-    assert list(ends.items()) == list(found.items())
-
-
-def test_kv_aware_takes_who_is_named_for_the_first_chunk() -> None:
-    """Though another has more of the prompt."""
-    for named, number in (("stored", 1), ("registered", 0)):
-        router: Any = load_router("vllm_kv_aware", {"named": named})
-        router.listen({0: Stored(5, 6, 7), 1: Stored(3, None, None)})
-        assert router.choose(asking(0, list(range(800))), replicas(0, 0)).index == number
-
-
-def test_load_aware_weighs_the_named_share_against_the_load() -> None:
-    """Half of the prompt is worth half of the mean load: 2 of a mean of 4 above it."""
-    router: Any = load_router("vllm_load_aware")
-    router.listen({1: Stored(1)})
-    half = asking(0, list(range(512)))
-    assert router.scores({1: 256}, 512, replicas(2, 6, 4)) == [0.5, 0.0, 0.0]
-    assert router.choose(half, replicas(4, 5, 4)).index == 1  # 0.5 - 0.67 / 4.33 against 0.33 / 4.33
-    assert router.choose(half, replicas(4, 7, 4)).index == 0  # 0.5 - 2 / 5 against 1 / 5
-    assert router.choose(half, replicas(0, 0, 1)).index == 1  # of a mean below 1 no more than the difference counts
-    assert router.scores({1: 768}, 512, replicas(0, 0, 0)) == [0.0, 1.0, 0.0]
-    blind: Any = load_router("vllm_load_aware", {"beta": 0.0})
-    blind.listen({1: Stored(1)})
-    assert blind.choose(half, replicas(0, 99, 0)).index == 1
-
-
-def test_load_aware_falls_back_as_kv_aware_does() -> None:
-    router: Any = load_router("vllm_load_aware")
-    router.listen({0: Stored(None), 1: Stored(None)})
-    assert [router.choose(asking(row, [row] * 400), replicas(9, 9, 0)).index for row in range(3)] == [0, 1, 2]
-    assert len({router.choose(asking(9 + row, [row], "s"), replicas(0, 0, 0)).index for row in range(9)}) == 1
-
-
-def test_kv_aware_falls_back_to_sessions_and_to_the_fewest_requests() -> None:
-    router = load_router("vllm_kv_aware", {"kv_aware_threshold": 100})
-    assert isinstance(router, VllmKvAware)
-    router.listen(cast("Any", {0: Stored(None), 1: Stored(1)}))
-    three = replicas(0, 0, 0)
-    assert router.choose(asking(0, list(range(356))), three).index == 1  # 256 of 356 are there
-    assert router.choose(asking(1, list(range(357))), three).index == 0  # 256 of 357: the first that was sent none
-    assert router.choose(asking(2, list(range(357))), three).index == 2
-    assert [router.choose(asking(row, [row] * 400), three).index for row in (3, 4, 5)] == [0, 1, 2]
-    assert router.choose(asking(66, [1] * 400), three).index == 0  # what was sent before 6 s counts no more
-    faithful = {router.choose(asking(70 + row, [row] * 400, "s"), three).index for row in range(9)}
-    assert len(faithful) == 1
 
 
 def test_kv_aware_goes_where_a_conversation_began() -> None:

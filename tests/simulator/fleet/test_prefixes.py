@@ -1,6 +1,7 @@
 """Routers that remember prompts and sessions, by hand; the table of prompts against a naive one."""
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from simulator.fleet.routers.sglang_cache_aware import FirstSenders
 from simulator.request import PromptContent, Request
 
 
-def asking(row: int, tokens: list[int], session: str | None = None) -> Any:
+def asking(row: int, tokens: Sequence[int], session: str | None = None) -> Any:
     """A request with these prompt tokens as a router sees it."""
     content = PromptContent(prompt_token_ids=tuple(tokens))
     return Request(row, str(row), float(row), len(tokens), 1, 1, session_id=session, content=content).arriving()

@@ -64,10 +64,10 @@ def test_no_text_is_known_for_longer_than_its_blocks(
     """Of replicas with 24 blocks each, or of the last seconds, whatever comes."""
     monkeypatch.setattr(prompt_table, "_TEXTS", 20)
     router: Any = load_router(name, {"block_size": 2, **parameters})
-    two = replicas()
+    two: Any = replicas()
     largest = 0
     for row in range(500):
-        two[row % 2].num_unfinished += 1  # type: ignore[misc]
+        two[row % 2].num_unfinished += 1
         two.changed(row % 2)
         router.choose(arriving(row, kind), two)
         if name == "dynamo_kv" and row >= IN_FLIGHT:
