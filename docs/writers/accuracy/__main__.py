@@ -14,7 +14,8 @@ from pathlib import Path
 
 from docs.writers.accuracy.floor import floor
 from docs.writers.accuracy.residuals import write
-from docs.writers.accuracy.served import ENGINES, Row, read_rows
+from docs.writers.accuracy.served import ENGINES, read_rows
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import (
     FIGURES,
     by,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.served import Row, read_paired, scenario_of
+from docs.writers.accuracy.served import read_paired, scenario_of
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import KIND, Scored, mean_ms
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load

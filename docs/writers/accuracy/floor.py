@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from docs.writers.accuracy.served import ENGINES, RECIPE, Row
+from docs.writers.accuracy.served import ENGINES, RECIPE
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored, figures
 from docs.writers.tables import table
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from docs.writers.accuracy.cases import CASES, Case
 from docs.writers.accuracy.disaggregated import compared
-from docs.writers.accuracy.served import ENGINES, Row, read_rows, scenario_of
+from docs.writers.accuracy.served import ENGINES, contradiction_of, read_rows, scenario_of
+from docs.writers.accuracy.served_row import Row
 from scenarios.measured import read_measured
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
@@ -113,7 +114,7 @@ def servers(folder: Path) -> list[Row]:
     found: dict[tuple[object, ...], list[Row]] = {}
     for engine in ENGINES:
         for row in read_rows(folder, engine):
-            if not row.contradiction and scenario_of(row, WAVES) is not None:
+            if not contradiction_of(row) and scenario_of(row, WAVES) is not None:
                 key = (row.cell, row.version, row.tensor_parallel, row.data_parallel, row.moe_expert)
                 found.setdefault(key, []).append(row)
     nearest = [min(rows, key=lambda row: (abs(math.log(row.concurrency / USERS)), row.isl, row.osl, row.name))

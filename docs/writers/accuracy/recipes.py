@@ -6,10 +6,8 @@ then each so-manieth (`len(output_ids) % stream_interval == 1`), TensorRT-LLM wh
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from docs.writers.accuracy.served import Row
+from docs.writers.accuracy.served_row import NODE, QWEN, Row
 
 WIDE_CAPTURE = 2048
 """vLLM's --max-cudagraph-capture-size for gpt-oss on Hopper, and with 2 x ISL as --max-num-batched-tokens and without
@@ -18,10 +16,7 @@ PROMPT_GRAPHS = "0.5.10"
 """The version of SGLang from which on graphs hold prompts by default (sgl-project/sglang, issue 18130)."""
 PROMPT_GRAPHS_NIGHTLY = "2026-04"
 """Nightly builds from then on are of that version."""
-NODE = 8  # GPUs
 WIDE_SINCE = {"Kimi-K2.5 fp4": "2026-04-17", "MiniMax-M2.5 fp4": "2026-04-08", "MiniMax-M2.5 fp8": "2026-04-01"}
-QWEN = "Qwen/Qwen3-32B"
-"""Runs of this model on H100 are NVIDIA's own, but for Dynamo's recipes, which have a date."""
 FREE = 0.8
 """`free_gpu_memory_fraction` of the configurations that aiconfigurator writes for TensorRT-LLM (its template
 extra_engine_args.1.0.0rc3.yaml.j2): the share of what weights leave. They take 0.4 of an H100 at TP 1."""
@@ -59,14 +54,14 @@ class Recipe:
     most_requests: int = 10**9
 
 
-def is_old_sglang(row: "Row") -> bool:
+def is_old_sglang(row: Row) -> bool:
     """Return whether the run is of SGLang before 0.5.6 (December 2025)."""
     return row.engine == "sglang" and (
         row.version.startswith("0.5.1.") or (not row.version and row.measured < "2025-12")
     )
 
 
-def recipe_of(row: "Row") -> Recipe:
+def recipe_of(row: Row) -> Recipe:
     """The recipe of a run of InferenceX's or of NVIDIA's; an empty one for others."""
     if row.is_nvidias:
         return _nvidia(row)
@@ -75,7 +70,7 @@ def recipe_of(row: "Row") -> Recipe:
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _tensorrt_llm}[row.engine](row)
 
 
-def _nvidia(row: "Row") -> Recipe:
+def _nvidia(row: Row) -> Recipe:
     """Of NVIDIA's runs of Qwen3-32B on H100 with genai-perf, whose number of requests the digits of the means give.
 
     A mean of times in nanoseconds times the number of requests is whole: ten for each user under vLLM, 20 under others,
@@ -93,7 +88,7 @@ def _nvidia(row: "Row") -> Recipe:
     return Recipe(memory, budget, chunks=False, requests=20, most_requests=2000)
 
 
-def _vllm(row: "Row") -> Recipe:
+def _vllm(row: Row) -> Recipe:
     name = row.model.rpartition("/")[2]
     if "gpt-oss" in name and row.system.startswith("h"):
         return Recipe(0.9, 8192, WIDE_CAPTURE)
@@ -117,7 +112,7 @@ def _vllm(row: "Row") -> Recipe:
     return replace(wide, tensor=tensor, data=data, expert=tensor * data)
 
 
-def _sglang(row: "Row") -> Recipe:
+def _sglang(row: Row) -> Recipe:
     hopper, many = row.system.startswith("h"), row.concurrency >= 16
     if "Qwen3.5" in row.model:
         if row.precision == "fp4" and row.system == "b200_sxm":
@@ -133,7 +128,7 @@ def _sglang(row: "Row") -> Recipe:
     return Recipe(0.95, 16384 if row.precision == "fp4" else 32768, receive_steps=30 if many else 10)
 
 
-def _tensorrt_llm(row: "Row") -> Recipe:
+def _tensorrt_llm(row: Row) -> Recipe:
     even = (row.isl, row.osl) == (1024, 1024)
     if "Llama" in row.model:
         return Recipe(batch_tokens=16384, batch_wait=(20, 0.9) if even and row.tensor_parallel < NODE else None)
@@ -146,7 +141,7 @@ def _tensorrt_llm(row: "Row") -> Recipe:
     return Recipe(0.95, budget, captured, kv_fp8=fp8, batch_wait=waits)
 
 
-def _is_piecewise(row: "Row") -> bool:
+def _is_piecewise(row: Row) -> bool:
     """Return whether the script asks for piecewise CUDA graphs of prompts (`enable_piecewise_cuda_graph`, 2026)."""
     if row.measured < "2026" or not row.system.startswith("b") or row.data_parallel > 1:
         return False

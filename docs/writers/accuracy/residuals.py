@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from docs.writers.accuracy.served import GPUS, Row
+from docs.writers.accuracy.served import GPUS
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import (
     FIELDS,

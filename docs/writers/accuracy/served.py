@@ -11,11 +11,12 @@ import csv
 import gzip
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from docs.writers.accuracy.recipes import OLD_SGLANG_S, QWEN, Recipe, is_old_sglang, recipe_of
+from docs.writers.accuracy.recipes import OLD_SGLANG_S, Recipe, is_old_sglang, recipe_of
+from docs.writers.accuracy.served_row import NODE, Row
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
 
@@ -24,14 +25,10 @@ ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
 
 GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
 
-NODE = 8  # GPUs that NVLink connects where it is no rack (a name of `_sxm`)
-
 DRAFTS = "1.2.0rc6.post3"
 """The image of TensorRT-LLM that InferenceX drafts with: DeepSeek-R1 in nvfp4 at TP 8, 4 users, 1,024 and 8,192 tokens
 has a TPOT of 3.6 ms there, which is half of any other image's."""
 
-INFERENCEX = ((1024, 1024), (1024, 8192), (8192, 1024))
-"""The lengths of InferenceX's runs. Other rows are of NVIDIA's own clients, with fixed lengths."""
 WAVES = 10  # requests of each user, in InferenceX's client
 FEW, FEWER_WAVES = 32, 4
 """With more users than these, or ranks that step together, a run has so many requests of each: it is long enough where
@@ -102,65 +99,26 @@ RECIPE = (4000, 1000)
 """Lengths of Dynamo's recipes, which serve NVIDIA's own checkpoints: in fp8 with a scale for each tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A run: what ran, how, and what was measured (milliseconds; NaN where it was not)."""
+def contradiction_of(row: Row) -> str:
+    """Why the row cannot be what it says; '' where it can.
 
-    name: str
-    engine: str  # the sample's word
-    version: str
-    model: str
-    system: str
-    precision: str
-    isl: int
-    osl: int
-    concurrency: int
-    tensor_parallel: int
-    data_parallel: int  # of attention
-    moe_tensor: int
-    moe_expert: int
-    ttft_ms: float
-    tpot_ms: float
-    measured: str = ""  # date; '' where it is not known
-    drafts: bool = False  # though the row does not say so
-    cached: bool = False  # prompts of this server were found in a cache, by another row
-
-    @property
-    def is_inferencex(self) -> bool:
-        """Return whether InferenceX's client made the run."""
-        return (self.isl, self.osl) in INFERENCEX and not self.is_nvidias
-
-    @property
-    def is_nvidias(self) -> bool:
-        """Return whether the run is one of NVIDIA's of Qwen3-32B on H100: fixed lengths, no date."""
-        return self.model == QWEN and self.system == "h100_sxm" and not self.measured
-
-    @property
-    def cell(self) -> str:
-        """Engine, model, GPU and precision."""
-        return " ".join((self.engine, self.model.rpartition("/")[2], self.system, self.precision))
-
-    @property
-    def contradiction(self) -> str:
-        """Why the row cannot be what it says; '' where it can.
-
-        InferenceX ran one node of eight GPUs. A row of more has the product of two sizes in place of one: TP 8 with
-        its experts over the same 8 GPUs became 64, tensor parallel 4 with attention data parallel 4 became 16.
-        """
-        setting = self.engine, self.model, self.system, self.precision, self.tensor_parallel, self.moe_expert
-        drafts = self.drafts or (self.version == DRAFTS and "DeepSeek" in self.model)
-        if drafts or setting in DRAFTING:
-            return "drafts (MTP), which the row does not say"
-        gpus = self.tensor_parallel * self.data_parallel
-        if "DeepSeek" in self.model and self.tensor_parallel > NODE and DEEPSEEK_HEADS % self.tensor_parallel:
-            return f"tensor parallel {self.tensor_parallel}, which is the GPUs of several servers: it divides no heads"
-        if self.system in GPUS and gpus > NODE:
-            return f"{gpus} GPUs of a node that has {NODE}"
-        if not self.tpot_ms > 0:
-            return "no TPOT"
-        if (share := share_of_peak(self)) > REACHED:
-            return f"computes {100 * share:.0f} % of what its GPUs can by the datasheet: prompts were found in a cache"
-        return "a server of which other runs show that prompts were found in a cache" if self.cached else ""
+    InferenceX ran one node of eight GPUs. A row of more has the product of two sizes in place of one: TP 8 with
+    its experts over the same 8 GPUs became 64, tensor parallel 4 with attention data parallel 4 became 16.
+    """
+    setting = row.engine, row.model, row.system, row.precision, row.tensor_parallel, row.moe_expert
+    drafts = row.drafts or (row.version == DRAFTS and "DeepSeek" in row.model)
+    if drafts or setting in DRAFTING:
+        return "drafts (MTP), which the row does not say"
+    gpus = row.tensor_parallel * row.data_parallel
+    if "DeepSeek" in row.model and row.tensor_parallel > NODE and DEEPSEEK_HEADS % row.tensor_parallel:
+        return f"tensor parallel {row.tensor_parallel}, which is the GPUs of several servers: it divides no heads"
+    if row.system in GPUS and gpus > NODE:
+        return f"{gpus} GPUs of a node that has {NODE}"
+    if not row.tpot_ms > 0:
+        return "no TPOT"
+    if (share := share_of_peak(row)) > REACHED:
+        return f"computes {100 * share:.0f} % of what its GPUs can by the datasheet: prompts were found in a cache"
+    return "a server of which other runs show that prompts were found in a cache" if row.cached else ""
 
 
 def read_paired(path: Path, setting: Sequence[str]) -> list[tuple[dict[str, str], float]]:
@@ -184,7 +142,7 @@ def read_rows(folder: Path, engine: str) -> list[Row]:
         found = _row(engine, row)
         rows.append(replace(found, drafts=bool(row["image"]) and found.tpot_ms < below_ms))
     cached = {
-        _server(row) for row in rows if share_of_peak(row) > REACHED and not row.contradiction.startswith("drafts")
+        _server(row) for row in rows if share_of_peak(row) > REACHED and not contradiction_of(row).startswith("drafts")
     }
     return [replace(row, cached=_server(row) in cached) for row in rows]
 

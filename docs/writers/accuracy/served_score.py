@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from docs.writers.accuracy.recipes import recipe_of
-from docs.writers.accuracy.served import WAVES, Row, scenario_of
-from scenarios.prediction.prediction import PREDICTION
+from docs.writers.accuracy.served import WAVES, contradiction_of, scenario_of
+from docs.writers.accuracy.served_row import Row
 from scenarios.runs.runner import run
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
+from simulator.metrics.predicted import PREDICTION
 
 FIGURES = Path(__file__).with_name("figures.json")
 """The figures last committed."""
@@ -53,8 +54,8 @@ class Served:
 
 def score(row: Row, cost: Mapping[str, Any] | None = None) -> Scored:
     """Simulate a row, and compare the means of TPOT and TTFT over all requests."""
-    if row.contradiction:
-        return Scored(row, contradiction=row.contradiction)
+    if contradiction := contradiction_of(row):
+        return Scored(row, contradiction=contradiction)
     scenario = scenario_of(row)
     if scenario is None:
         return Scored(row, refused=KIND)

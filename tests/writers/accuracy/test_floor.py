@@ -12,7 +12,7 @@ from docs.writers.accuracy.floor import (
     floor_lines,
     repeats,
 )
-from docs.writers.accuracy.served import Row
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored
 
 ROW = Row("a", "sglang", "0.5.9", "Qwen/Qwen3.5-397B-A17B", "h200_sxm", "fp8", 1024, 1024, 4, 8, 1, 8, 1, 100.0, 10.0)

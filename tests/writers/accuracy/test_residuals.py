@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from docs.writers.accuracy.residuals import TIMES, as_columns, coverages, document, fitted_times, needed_by, usable
-from docs.writers.accuracy.served import Row
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import LEAST_WIDER, fitted_spread, log_ratios, quantiles, spreads, strata
 from scenarios.prediction.residuals import FILE, METRICS, WARM, shipped_residuals

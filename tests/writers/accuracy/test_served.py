@@ -14,7 +14,8 @@ from docs.writers.accuracy import __main__ as gate
 from docs.writers.accuracy import served_page
 from docs.writers.accuracy.cells_picture import cells_picture
 from docs.writers.accuracy.recipes import recipe_of
-from docs.writers.accuracy.served import SETTING, Row, read_rows, scenario_of, share_of_peak
+from docs.writers.accuracy.served import SETTING, contradiction_of, read_rows, scenario_of, share_of_peak
+from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored, each_sends, figures, mean_ms, reasons, score, worse, write_rows
 
 ROW = Row(
@@ -52,10 +53,10 @@ def test_a_row_of_an_unknown_model_is_refused_and_counted() -> None:
 )
 def test_a_row_that_contradicts_itself_is_not_scored(fields: dict[str, object], says: str) -> None:
     row = replace(ROW, **fields)  # type: ignore[arg-type] # a dictionary of any of its fields
-    assert says in row.contradiction
+    assert says in contradiction_of(row)
     assert figures([score(row)])["rows"] == 0
     fine = {"system": "gb200", "tpot_ms": 14.0, "version": "", "drafts": False, "model": ROW.model}
-    assert replace(row, **fine).contradiction == ""  # type: ignore[arg-type] # of each field its own type
+    assert contradiction_of(replace(row, **fine)) == ""  # type: ignore[arg-type] # of each field its own type
 
 
 def test_of_two_rows_of_a_setting_the_faster_one_drafts(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_the_gate_fails_with_the_name_of_the_cell(
 
 def test_a_row_that_computes_more_than_the_datasheet_is_not_scored() -> None:
     row = replace(ROW, isl=15000, osl=500, concurrency=512, tpot_ms=4.0)
-    assert "% of what its GPUs can by the datasheet" in row.contradiction
+    assert "% of what its GPUs can by the datasheet" in contradiction_of(row)
     assert share_of_peak(ROW) < 0.5
 
 
