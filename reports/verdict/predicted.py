@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-PREDICTION = "prediction"
-KEYS = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "request_throughput", "usd_per_million_output_tokens")
-"""The metrics that have intervals, as the table shows them."""
+from simulator.metrics.predicted import PREDICTION
 
 Run = Mapping[str, Any]
 

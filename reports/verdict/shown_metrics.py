@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.units import decimals
-from reports.verdict.predicted import KEYS, PREDICTION
 from simulator.metrics.metric import FLAG, FRACTION, REQUESTS, Metric
 from simulator.metrics.own_metrics import OWN
+from simulator.metrics.predicted import PREDICTED, PREDICTION
 from simulator.metrics.table import METRICS
 
 Summary = Mapping[str, float | int | bool | None]
@@ -77,7 +77,7 @@ BLOCKS: tuple[Block, ...] = (
         where="aborted",
     ),
     _block("Latency", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
-    Block("On a real server", tuple(_predicted(key) for key in KEYS), where=PREDICTION),
+    Block("On a real server", tuple(_predicted(key) for key in PREDICTED), where=PREDICTION),
     _block(
         "Inside the engine",
         *("batch_occupancy", "kv_utilization_peak", "preemptions", "padding_fraction", "wasted_slot_fraction"),

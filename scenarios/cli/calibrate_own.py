@@ -38,9 +38,10 @@ def before(model: str, gpu: str, tensor_parallel: int, policy: str) -> Before:
     from calibration.belief import believe
     from scenarios.assembly.fleet_parts import build_fleet
     from scenarios.prediction.basis import basis_of
-    from scenarios.prediction.prediction import TPOT, step_factors
+    from scenarios.prediction.prediction import step_factors
     from scenarios.schema.loader import load
     from simulator.errors import InputError
+    from simulator.metrics.predicted import TPOT
 
     def built(kind: str) -> Any:
         scenario = load({

@@ -7,8 +7,9 @@ from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
 from scenarios.prediction.basis import basis_of
-from scenarios.prediction.prediction import PREDICTION, TPOT, TTFT, prediction_entry, step_factors
+from scenarios.prediction.prediction import prediction_entry, step_factors
 from simulator.errors import InputError
+from simulator.metrics.predicted import PREDICTION, TPOT, TTFT
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 

@@ -17,18 +17,14 @@ from scenarios.prediction.load import Load, load_of
 from scenarios.prediction.residuals import METRICS, OUTSIDE, WARM, Residuals, shipped_residuals, traits_of
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.hardware.dimensions import CHANGED
+from simulator.metrics.predicted import E2E, PREDICTION, PRICE, THROUGHPUT, TPOT, TTFT
 from simulator.policies import server_of
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
     from simulator.results.records import Records
 
-PREDICTION = "prediction"
-"""The key of summary.json."""
 COVERAGE = 0.9
-THROUGHPUT = "request_throughput"
-PRICE = "usd_per_million_output_tokens"
-TTFT, TPOT, E2E = METRICS
 Interval = dict[str, float]
 
 

@@ -25,8 +25,9 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.models import Model
+from simulator.metrics.predicted import E2E, TPOT, TTFT
 
-METRICS = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms")
+METRICS = (TTFT, TPOT, E2E)
 WARM = "mean_ttft_ms, warm"
 """TTFT of servers that have compiled their kernels: without the measured runs that began before theirs had."""
 ANY, ROOFLINE = "any", "roofline"
