@@ -256,6 +256,7 @@ class ProfileCostConfig(Strict):
     def _check_fusion(self, scenario: Priced, profile: Profile) -> None:
         """Refuse what is said of all-reduces where it would change nothing."""
         from simulator.policies import server_of
+        from simulator.timing.tables.all_reduces import FUSED, why_unfused
 
         if self.fuse_allreduce_rms is None:
             return
@@ -267,6 +268,10 @@ class ProfileCostConfig(Strict):
         if "parts" not in profile.document:
             what = f"{profile.name} is a fitted profile; it says nothing of other all-reduces"
             raise scenario.error(key, what, "give tables by cost.name, or leave the key out")
+        if self.fuse_allreduce_rms and not any(name.startswith(FUSED) for name, _, _ in profile.document["parts"]):
+            held = f"the times of {profile.name} hold norms in other parts", "give vLLM's tables by cost.name"
+            what, hint = why_unfused(profile.gpu, scenario.hardware.tensor_parallel) or held
+            raise scenario.error(key, what, f"{hint}; or leave the key out")
 
     def _check(self, scenario: Priced, profile: Profile) -> None:
         """Refuse a profile of something else: its kernels say nothing of the scenario's."""

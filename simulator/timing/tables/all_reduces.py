@@ -34,6 +34,8 @@ MOST_MIB: Mapping[str, Mapping[int, float]] = {
     **dict.fromkeys(("b200", "b300", "gb200", "gb300"), _BLACKWELL),
 }
 """MiB of a step's activations up to which all-reduces are fused, by GPU and by the GPUs among which they go."""
+FUSED = "fused all-reduce"
+"""The part of a profile that says so; its name goes on with the GPUs among which they go."""
 NOTHING = Curve((1.0,), (0.0,), 0.0)
 
 
@@ -57,7 +59,7 @@ def with_norms(
         return reduce, norm, []
     words = f"FlashInfer's, with the norm, up to {most:,} tokens: as under {fused.software}"
     quick, (source,) = all_reduces(fused, (), model, gpu, ranks)
-    part = PartSource(f"fused all-reduce among {ranks}", source.how, words)
+    part = PartSource(f"{FUSED} among {ranks}", source.how, words)
     return up_to(most, quick, reduce), up_to(most, NOTHING, norm), [part]
 
 
@@ -67,6 +69,18 @@ def most_fused(gpu: str, ranks: int, token_bytes: int) -> int:
     `token_bytes` are the bytes of a token's activations.
     """
     return int(MOST_MIB.get(gpu, {}).get(ranks, 0.0) * 2**20) // token_bytes
+
+
+def why_unfused(gpu: str, ranks: int) -> tuple[str, str] | None:
+    """Return why no size of all-reduces among `ranks` GPUs is fused, and where some are; None where some are."""
+    if gpu not in MOST_MIB:
+        return f"no all-reduce that holds the norm was measured on {gpu}", f"measured on {', '.join(MOST_MIB)}"
+    if ranks not in MOST_MIB[gpu]:
+        return (
+            f"vLLM fuses no all-reduces among {ranks} GPUs of {gpu}",
+            f"it does among {', '.join(map(str, MOST_MIB[gpu]))}",
+        )
+    return None
 
 
 def up_to(most: int, few: Curve, many: Curve) -> Curve:

@@ -1,5 +1,6 @@
 """All-reduces that hold the norms of small steps: up to which size, at whose times, and who has them by default."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,8 +94,26 @@ def test_who_fuses_by_default(keys: dict[str, Any], is_fused: bool) -> None:
         ({"policy": "sglang"}, "it is vLLM's, and the policy is sglang"),
         ({"ranks": 1, "model": "llama-3.1-8b"}, "one GPU reduces nothing"),
         ({"gpu": "h100", "ranks": 4}, "it says nothing of other all-reduces"),  # a fitted profile
+        ({"gpu": "l40s", "ranks": 4}, "no all-reduce that holds the norm was measured on l40s"),
+        ({"gpu": "gb300", "ranks": 16}, "vLLM fuses no all-reduces among 16 GPUs of gb300"),
+        ({"gpu": "b200", "ranks": 4, "name": "b200-trtllm-1.3"}, "b200-trtllm-1.3 hold norms in other parts"),
     ],
 )
 def test_the_key_is_refused_where_it_changes_nothing(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         profile_of(fuse_allreduce_rms=True, **keys)
+
+
+def test_the_refusal_names_file_line_key_and_what_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "model: llama-3.1-70b\nhardware: {gpu: l40s, tensor_parallel: 4}\nengine: {policy: vllm}\n"
+        "cost:\n  kind: profile\n  fuse_allreduce_rms: true\n"
+        "workload: {requests: 4, arrival: {process: poisson, rate: 2},"
+        " classes: [{name: a, input: {dist: fixed, value: 10}, output: {dist: fixed, value: 10}}]}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        scenarios.run(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}:6:3: cost.fuse_allreduce_rms: no all-reduce that holds the norm was measured on")
+    assert said.endswith("measured on h100, h200, b200, b300, gb200, gb300; or leave the key out")
