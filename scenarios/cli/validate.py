@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reports.tables.terminal import Terminal
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
+    from scenarios.schema.scenario import Scenario as Loaded
     from scenarios.validate.compare import FrontEndUse, Side, Validation
     from scenarios.validate.error_parts import Diagnosis
     from simulator.metrics.series import StepFunction
@@ -60,23 +61,14 @@ def validate(
     --out, else to runs/NAME-validate-FILE with what --set and --seed changed. If the folder holds other results, that
     is an error, unless --overwrite is given.
     """
-    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.cli.validate_scrape import validate_scrape
     from scenarios.measured import read_measured
-    from scenarios.measured.measured_run import workload_of
     from scenarios.measured.scrape import is_scrape
-    from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from scenarios.validate.compare import to_data
-    from scenarios.validate.compare import validate as compare
-    from scenarios.validate.error_parts import diagnose, diagnosis_data
-    from scenarios.validate.validation_files import write_validation
     from simulator.errors import InputError
 
-    console, changed = given.console, given.changed
+    changed = given.changed
     if format_ == "auto" and is_scrape(measured):
         if replay or timeseries is not None or benchmark is not None:
             what = "--replay, --timeseries and --benchmark are for a log with an entry for each request"
@@ -84,7 +76,7 @@ def validate(
         chosen = load(scenario, changed)
         where = default_folder(chosen.name, "validate", measured.name.split(".")[0], changed=changed)
         how = {"overwrite": given.overwrite, "json": given.json, "report": not no_report}
-        validate_scrape(chosen, measured, since, given.out or where, console, **how)
+        validate_scrape(chosen, measured, since, given.out or where, given.console, **how)
         return
     if since is not None:
         raise InputError("--since is for scrapes of /metrics", file=str(measured), hint="leave it out")
@@ -97,9 +89,35 @@ def validate(
     options = {"benchmark": benchmark, "front_end": None if use == "auto" else use}
     flags = [*(f"{key}={value}" for key, value in options.items() if value is not None), "replay" if replay else ""]
     target = given.out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
+    _validate_log(chosen, log, ticks, use, target, given, is_replay=replay, reports=not no_report)
+
+
+def _validate_log(
+    chosen: Loaded,
+    log: MeasuredRun,
+    ticks: Timeline | None,
+    use: FrontEndUse,
+    target: Path,
+    given: Given,
+    *,
+    is_replay: bool,
+    reports: bool,
+) -> None:
+    """Run the scenario, or the log's own requests, write what differs into `target`, and print it."""
+    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
+    from scenarios.measured.measured_run import workload_of
+    from scenarios.runs.runner import run, run_on
+    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.run_folder import to_json
+    from scenarios.validate.compare import to_data
+    from scenarios.validate.compare import validate as compare
+    from scenarios.validate.error_parts import diagnose, diagnosis_data
+    from scenarios.validate.validation_files import write_validation
+
+    console = given.console
     expected = same_scenario(lambda: resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=given.overwrite, expected=expected) as folder:
-        if replay:
+        if is_replay:
             result = run_on(chosen, workload_of(log), progress=timed.progress)
         else:
             result = run(chosen, progress=timed.progress)
@@ -111,13 +129,13 @@ def validate(
         data = {**to_data(found), **diagnosis_data(verdict)}
         write_validation(folder, data, found)
         facing = _facing(chosen.name, policy_label(chosen.engine.policy), log, ticks, result, found, verdict)
-        if not no_report:
+        if reports:
             from reports.pages.validation_report import write_validation as write_pictures
 
             console.note("drawing the report")
             write_pictures(folder, facing)
     console.out(to_json(data) if given.json else _text(facing, console.terminal))
-    console.written(f"run folder: {target}", None if no_report else target, json=given.json)
+    console.written(f"run folder: {target}", target if reports else None, json=given.json)
 
 
 def _ticks(log: Path, given: Path | None) -> Timeline | None:

@@ -1,7 +1,8 @@
 """The requests of a workload: lengths, caps and content of each, and the sessions that some begin."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from scenarios.schema.workload import ClassConfig
 from scenarios.streams import stream
 from simulator.request import Image, PromptContent
 from simulator.workload import Floats, Ints, Workload
+
+if TYPE_CHECKING:
+    from scenarios.schema.lora import LoraConfig
+
+_T = TypeVar("_T")
 
 
 def draw_requests(
@@ -49,24 +55,18 @@ def draw_requests(
         if entry.prefix is not None:
             input_tokens[rows] += entry.prefix.tokens
             groups = _popular(entry.prefix.groups, entry.prefix.zipf, stream(seed, entry.name, "prefix"), len(rows))
-            content = [None] * count if content is None else content
-            for row, shared in zip(rows.tolist(), _contents(entry.prefix, entry.name, groups), strict=True):
-                content[row] = shared
+            content = content or [None] * count
+            _fill(content, rows, _contents(entry.prefix, entry.name, groups))
         if entry.images is not None:
-            images = [()] * count if images is None else images
             behind = 0 if entry.prefix is None else entry.prefix.tokens
             purpose = partial(stream, seed, entry.name)
-            for row, mine in zip(
-                rows.tolist(), draw_images(entry.images, entry.name, behind, len(rows), purpose), strict=True
-            ):
-                images[row] = mine
-                input_tokens[row] += sum(image.tokens for image in mine)
+            images = images or [()] * count
+            _fill(images, rows, draw_images(entry.images, entry.name, behind, len(rows), purpose))
+            input_tokens[rows] += [sum(image.tokens for image in images[row]) for row in rows.tolist()]
         if entry.lora is not None:
-            loras = [None] * count if loras is None else loras
-            drawn_for = rows if drawn is None else rows[drawn.place[rows] == 0]
-            ranks = _popular(entry.lora.adapters, entry.lora.zipf, stream(seed, entry.name, "lora"), len(drawn_for))
-            for row, rank in zip(drawn_for.tolist(), ranks.tolist(), strict=True):
-                loras[row] = entry.lora.adapter(entry.name, rank + 1)
+            firsts = rows if drawn is None else rows[drawn.place[rows] == 0]
+            loras = loras or [None] * count
+            _fill(loras, firsts, _loras(entry, entry.lora, seed, len(firsts)))
         if cut:
             notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
     workload = Workload(
@@ -104,6 +104,18 @@ def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: i
         return output, entry.output.largest or int(output.max(initial=1)), 0
     cut = int(np.count_nonzero(output > cap))
     return np.minimum(output, cap), cap, cut
+
+
+def _fill(column: list[_T], rows: Ints, values: Iterable[_T]) -> None:
+    """Write the values of these rows."""
+    for row, value in zip(rows.tolist(), values, strict=True):
+        column[row] = value
+
+
+def _loras(entry: ClassConfig, lora: "LoraConfig", seed: int, count: int) -> list[str]:
+    """The adapters of so many sessions, or of requests that belong to none."""
+    ranks = _popular(lora.adapters, lora.zipf, stream(seed, entry.name, "lora"), count)
+    return [lora.adapter(entry.name, rank + 1) for rank in ranks.tolist()]
 
 
 def _popular(choices: int, zipf: float, rng: np.random.Generator, count: int) -> Ints:
