@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import doc
-from pydantic import Field, SerializerFunctionWrapHandler, Tag, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from scenarios.schema.allowed import gpu_schema
 from scenarios.schema.later import later
-from scenarios.schema.name_or_mapping import by_shape, refusing
+from scenarios.schema.name_or_mapping import NameOrMapping, refusing
 from scenarios.schema.strict import JsonSchema, Strict
-from simulator.hardware.gpus import custom_gpu, find_gpu
+from simulator.hardware.gpus import gpu_of
 
 if TYPE_CHECKING:
     from scenarios.schema.kv_offload import KVOffload
@@ -29,9 +29,8 @@ class Hardware(Strict):
     """The GPUs of the server, and the share of their memory for the KV cache."""
 
     gpu: Annotated[
-        Annotated[str, refusing(find_gpu), Tag("<name>")]
-        | Annotated[dict[str, Any], refusing(custom_gpu), Tag("<mapping>")],
-        by_shape("<name>", "<mapping>"),
+        NameOrMapping,
+        refusing(gpu_of),
         Field(description="the name of a GPU (`batchlab list gpus`) or a mapping of its figures"),
         JsonSchema(gpu_schema),
         doc("GPU of the server: a name of `batchlab list gpus`, or a mapping of figures"),

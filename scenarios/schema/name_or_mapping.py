@@ -1,17 +1,21 @@
 """A value that is the name of something built in, or a mapping of its figures: a model, a GPU."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator
+from pydantic import AfterValidator, Discriminator, Tag
 
 from scenarios.schema.source.hints import refusal
 from simulator.errors import InputError
 
 
-def by_shape(name: str, mapping: str) -> Discriminator:
-    """Choose the tag `mapping` for mappings, `name` for everything else."""
-    return Discriminator(lambda value: mapping if isinstance(value, Mapping) else name)
+def _tag(value: object) -> str:
+    return "<mapping>" if isinstance(value, Mapping) else "<name>"
+
+
+NameOrMapping = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[dict[str, Any], Tag("<mapping>")], Discriminator(_tag)
+]
 
 
 def refusing(check: Callable[[Any], object]) -> AfterValidator:

@@ -28,15 +28,15 @@ from scenarios.schema.hardware import Hardware
 from scenarios.schema.later import later
 from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.measure import Measure
-from scenarios.schema.name_or_mapping import by_shape, refusing
+from scenarios.schema.name_or_mapping import NameOrMapping, refusing
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
 from simulator.errors import InputError
-from simulator.hardware.gpus import Gpu, custom_gpu, find_gpu
-from simulator.hardware.models import Model, custom_model, find_model
+from simulator.hardware.gpus import Gpu, gpu_of
+from simulator.hardware.models import Model, model_of
 from simulator.hardware.stages import layers_of_stages
 from simulator.policies.parts.preemption import needs_host
 
@@ -95,9 +95,8 @@ class Scenario(Strict):
     ]
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), doc("seed of all random streams")] = 0
     model: Annotated[
-        Annotated[str, refusing(find_model), Tag("<name>")]
-        | Annotated[dict[str, Any], refusing(custom_model), Tag("<mapping>")],
-        by_shape("<name>", "<mapping>"),
+        NameOrMapping,
+        refusing(model_of),
         Field(description="the name of a model (`batchlab list models`) or a mapping of its dimensions"),
         JsonSchema(model_schema),
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
@@ -218,12 +217,11 @@ class Scenario(Strict):
 
     def resolve_model(self) -> Model:
         """The model's dimensions, by name or from the mapping."""
-        return find_model(self.model) if isinstance(self.model, str) else custom_model(self.model)
+        return model_of(self.model)
 
     def resolve_gpu(self) -> Gpu:
         """The GPU's figures, by name or from the mapping."""
-        gpu = self.hardware.gpu
-        return find_gpu(gpu) if isinstance(gpu, str) else custom_gpu(gpu)
+        return gpu_of(self.hardware.gpu)
 
     def resolve_cost(self) -> Cost:
         """The source of the step times, `auto` being what it stands for."""

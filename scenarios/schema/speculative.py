@@ -133,9 +133,6 @@ class SpeculativeDecoding(Strict):
 
     def resolve_draft_model(self) -> Any:
         """The draft model's dimensions; None where a head drafts."""
-        from simulator.hardware.models import custom_model, find_model
+        from simulator.hardware.models import model_of
 
-        given = self.draft_model
-        if given is None:
-            return None
-        return find_model(given) if isinstance(given, str) else custom_model(given)
+        return None if self.draft_model is None else model_of(self.draft_model)

@@ -138,6 +138,11 @@ def find_gpu(name: str) -> Gpu:
     return GPUS[check_choice(name, GPUS, "gpu")]
 
 
+def gpu_of(given: str | Mapping[str, object]) -> Gpu:
+    """The GPU of a scenario: `find_gpu` of a name, `custom_gpu` of a mapping."""
+    return find_gpu(given) if isinstance(given, str) else custom_gpu(given)
+
+
 def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
     """A GPU from a mapping (the YAML's `hardware.gpu: {...}`), keyed like the fields of `Gpu`.
 

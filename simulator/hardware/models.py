@@ -17,7 +17,7 @@ from simulator.hardware.precision import FP8_BLOCK, WORDS, spelled_out
 
 __all__ = [
     "EXPERT_BYTES", "HUGGING_FACE", "MODELS", "REQUIRED", "SAME_DIMENSIONS", "Model", "custom_model",
-    "find_model",
+    "find_model", "model_of",
 ]  # fmt: skip
 
 # Each model under its Hugging Face name, with the dimensions of the config.json there. `max_model_len` is
@@ -212,6 +212,11 @@ def find_model(name: str) -> Model:
         return MODELS[check_choice(name, MODELS, "model")]
     fields = published_fields(own, name)
     return replace(MODELS[own], **fields) if fields else MODELS[own]
+
+
+def model_of(given: str | Mapping[str, object]) -> Model:
+    """The model of a scenario: `find_model` of a name, `custom_model` of a mapping."""
+    return find_model(given) if isinstance(given, str) else custom_model(given)
 
 
 def built_in_of(name: str) -> str | None:
