@@ -117,6 +117,13 @@ class Request(NamedTuple):
             return ArrivingRequest._make((*self[:4], *self[5:11], content, *self[12:15]))
         return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
 
+    def reaching(self, now_s: float) -> "Request":
+        """The request as whoever it reaches at `now_s` sees it: it arrives then, and its deadline is as much nearer."""
+        if now_s == self.arrival_s:
+            return self
+        deadline_s = None if self.deadline_s is None else self.arrival_s + self.deadline_s - now_s
+        return self._replace(arrival_s=now_s, deadline_s=deadline_s)
+
 
 _WITHOUT_ANSWER = itemgetter(*[at for at, name in enumerate(Request._fields) if name in ArrivingRequest._fields])
 

@@ -173,15 +173,9 @@ class Gateway:
             if self._waiting[priority]:
                 request = self._next(priority)
                 self._take_out(request, Passage.DISPATCHED)
-                self._sent[request.row] = self._dispatch.submit(self._as_sent(request))
+                self._sent[request.row] = self._dispatch.submit(request.reaching(self._clock.now))
                 return True
         return False
-
-    def _as_sent(self, request: Request) -> Request:
-        """A request as router and replica see it: to them it arrives now, and its deadline is as much nearer."""
-        now_s, before_s = self._clock.now, request.arrival_s
-        deadline_s = None if request.deadline_s is None else before_s + request.deadline_s - now_s
-        return request if now_s == before_s else request._replace(arrival_s=now_s, deadline_s=deadline_s)
 
     def _saturation(self) -> float:
         loads = [load for side in self._dispatch.sides for load in side]

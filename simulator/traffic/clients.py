@@ -221,7 +221,7 @@ class Clients:
         first = row if attempt.first < 0 else attempt.first
         self._waiting[row] = _Waiting(attempt, first, client, -1, at_s)
         assert self.servers is not None
-        replica = self.servers.submit(request)
+        replica = self.servers.submit(request.reaching(arrival.at_s))
         if row not in self._waiting:
             return  # rejected
         self._waiting[row] = _Waiting(attempt, first, client, replica, at_s)

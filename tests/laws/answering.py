@@ -17,6 +17,7 @@ from simulator.workload import ClosedLoop, Workload
 from tests.laws.scenarios import Scenario, scenarios
 
 FRONT_ENDS = (FrontEnd(), FrontEnd(), FrontEnd(0.003), FrontEnd(0.003, 0.004), FrontEnd(0.0, 0.002))
+TOKENISING = FrontEnd(0.003, 0.0, 0.0007)
 
 
 @dataclass(frozen=True, slots=True)

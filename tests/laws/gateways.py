@@ -12,6 +12,7 @@ from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.routers import load_router
+from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
 from tests.laws.fleets import fleets
@@ -30,6 +31,7 @@ class Gated:
     signal_interval_s: float
     link: LinkSpeed | None
     flow_control: FlowControl | None
+    front_end: FrontEnd = NO_FRONT_END
 
     def run(self, *, fast_forward: bool = True) -> Run:
         return simulate_fleet(
@@ -39,6 +41,7 @@ class Gated:
             signal_interval_s=self.signal_interval_s,
             link=self.link,
             flow_control=self.flow_control,
+            front_end=self.front_end,
             fast_forward=fast_forward,
             log_decisions=True,
         )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.fleet.gateway import DISPATCH_S, FlowControl
+from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.results.records import Floats, Passage, Records, Status
 from tests.examples import examples
 from tests.laws.gateways import Gated, gated
@@ -18,17 +19,25 @@ Queued = dict[int, tuple[float, float, int]]
 """By row: from when to when it was at the gateway, and how it left."""
 
 
-@given(gate=gated())
+FRONT_ENDS = st.sampled_from([NO_FRONT_END, FrontEnd(0.002, 0.0, 0.0007)])
+
+
+@given(gate=gated(), front_end=FRONT_ENDS)
 @examples(120)
-def test_fast_forward_equals_stepwise(gate: Gated) -> None:
+def test_fast_forward_equals_stepwise(gate: Gated, front_end: FrontEnd) -> None:
+    gate = replace(gate, front_end=front_end)
     one, two = gate.run(), gate.run(fast_forward=False)
     assert differences(one.records, two.records) == []
     assert one.decisions == two.decisions
 
 
-@given(gate=gated(flow_control=FlowControl(queue_depth_threshold=10**9, kv_cache_util_threshold=10**9, ttl_s=60.0)))
+@given(
+    gate=gated(flow_control=FlowControl(queue_depth_threshold=10**9, kv_cache_util_threshold=10**9, ttl_s=60.0)),
+    front_end=FRONT_ENDS,
+)
 @examples(120)
-def test_a_gateway_that_never_holds_back_changes_nothing(gate: Gated) -> None:
+def test_a_gateway_that_never_holds_back_changes_nothing(gate: Gated, front_end: FrontEnd) -> None:
+    gate = replace(gate, front_end=front_end)
     held, free = gate.run(), replace(gate, flow_control=None).run()
     assert differences(replace(held.records, passages=None), free.records) == []
     assert held.decisions == free.decisions

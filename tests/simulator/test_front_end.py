@@ -68,3 +68,28 @@ def test_a_scenario_takes_its_models_tokeniser() -> None:
         workload = {"preset": "chat"}
         found = Scenario.model_validate({**data, "workload": workload})
         assert found.resolve_front_end().per_prompt_token_s == each_s
+
+
+def test_the_engine_sees_a_prompt_when_it_is_tokenised() -> None:
+    """Four users at once, one slot: each is named as waiting once its prompt is there, and rejected no earlier."""
+    loop = {"process": "closed_loop", "concurrency": 4}
+    chat = {"name": "a", "input": fixed(40), "output": fixed(30)}
+    for control in (None, {"ttl_s": 0.05}, {"queue_depth_threshold": 1, "ttl_s": 0.05}):
+        scenario = {
+            "model": "llama-3.1-8b",
+            "hardware": {"gpu": "h100"},
+            "cost": {"kind": "linear", "base_s": 0.01, "per_token_s": 0, "per_context_token_s": 0},
+            "engine": {"max_num_seqs": 1},
+            "front_end": {"fixed_s": 0, "per_running_s": 0, "per_prompt_token_s": EACH_S},
+            "workload": {"requests": 4, "arrival": loop, "classes": [chat]},
+            "flow_control": control,
+        }
+        fast, stepwise = (scenarios.run(scenario, log_decisions=True, fast_forward=each) for each in (True, False))
+        assert fast.decisions == stepwise.decisions
+        for step in fast.decisions or ():
+            named = {int(name[2:]) for name in (*step["waiting"], *step["running"])}
+            assert named <= {row for row in range(4) if 0.04 * (row + 1) <= step["t_start_s"] + 1e-9}
+        passages = fast.records.passages
+        if passages is not None:
+            assert passages.wait_s.max() <= 0.05 + 1e-9, "it waits from when its prompt is there"
+            assert (passages.wait_s == 0.0).sum() >= 1
