@@ -33,7 +33,7 @@ from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from simulator.fleet.gateway import FlowControl
+    from simulator.fleet.flow_control import FlowControl
 
 __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 

@@ -21,7 +21,7 @@ from simulator.fleet.routers import load_router
 from simulator.timing.scaled import Scaled, ScaledGroup
 
 if TYPE_CHECKING:
-    from simulator.fleet.gateway import FlowControl
+    from simulator.fleet.flow_control import FlowControl
     from simulator.fleet.router import Router
 
 
@@ -101,7 +101,7 @@ def build_flow_control(scenario: Scenario) -> FlowControl | None:
     given = scenario.flow_control
     if given is None:
         return None
-    from simulator.fleet.gateway import FlowControl
+    from simulator.fleet.flow_control import FlowControl
 
     return FlowControl(**{**given.model_dump(), "ttl_s": inf if given.ttl_s is None else given.ttl_s})
 

@@ -23,7 +23,8 @@ from simulator.workload import Workload
 
 if TYPE_CHECKING:
     from simulator.fleet.disaggregation import Disaggregation
-    from simulator.fleet.gateway import FlowControl, Gateway
+    from simulator.fleet.flow_control import FlowControl
+    from simulator.fleet.gateway import Gateway
 
 
 class Cluster:
@@ -79,6 +80,10 @@ class Cluster:
         if flow_control is not None:
             from simulator.fleet.gateway import Gateway
 
+            if flow_control.counts_tokens:
+                from simulator.fleet.tokens_in_flight import TokensInFlight
+
+                self.dispatch.count_tokens(TokensInFlight(router, self.fleet.replicas, recorder))
             look_s = signal_interval_s if all(side.looks is not None for side in self.dispatch.sides) else 0.0
             self.dispatch = self._gateway = Gateway(
                 clock, self.dispatch, flow_control, recorder, on_end, self.fleet.loads, look_s

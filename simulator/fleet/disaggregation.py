@@ -19,6 +19,7 @@ request, load what their own prefix cache lacks of the prompt, and sample the fi
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
@@ -38,6 +39,9 @@ from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
+
+if TYPE_CHECKING:
+    from simulator.fleet.tokens_in_flight import TokensInFlight
 
 
 @dataclass(slots=True)
@@ -113,6 +117,15 @@ class Disaggregation:
     def sides(self) -> Sequence[Replicas]:
         """The replicas that prefill, and those that decode."""
         return self._prefill.replicas, self._decode.replicas
+
+    @property
+    def in_flight(self) -> "TokensInFlight | None":
+        """The prompts that were sent, where they are counted: where they are prefilled."""
+        return self._prefill.in_flight
+
+    def count_tokens(self, in_flight: "TokensInFlight") -> None:
+        """See `Dispatch.count_tokens`."""
+        self._prefill.count_tokens(in_flight)
 
     # Servers
 

@@ -1,6 +1,9 @@
 """From an arrival to a replica: the router chooses at the moment of the arrival, the replica's intake takes it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from simulator.engine.admission import Admission
 from simulator.engine.intake import Intake
@@ -10,6 +13,9 @@ from simulator.fleet.regret import Regret
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router
 from simulator.request import Request
+
+if TYPE_CHECKING:
+    from simulator.fleet.tokens_in_flight import TokensInFlight
 
 
 class Dispatch:
@@ -31,11 +37,16 @@ class Dispatch:
         self._sent = sent
         self.regret: Regret | None = None  # is told of each choice
         self.admission: Admission | None = None  # of the one server that all replicas are behind
+        self.in_flight: TokensInFlight | None = None  # likewise told
 
     @property
     def sides(self) -> Sequence[Replicas]:
         """All that requests may go to."""
         return (self.replicas,)
+
+    def count_tokens(self, in_flight: TokensInFlight) -> None:
+        """Let it be told of the prompts that are sent."""
+        self.in_flight = in_flight
 
     def abort(self, replica: int, row: int) -> None:
         """The client of a request that this replica has leaves now; without effect if the request has ended."""
@@ -57,6 +68,8 @@ class Dispatch:
             raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
         if self.regret is not None:
             self.regret.chosen(request.arriving(), self.replicas, chosen.index)
+        if self.in_flight is not None:
+            self.in_flight.sent(request.arriving(), chosen.index)
         if self._sent is not None:
             self._sent(chosen)
         return chosen.index

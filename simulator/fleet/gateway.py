@@ -1,79 +1,38 @@
 """Flow control at the gateway: requests queue before the router chooses, while the replicas are saturated.
 
 After the flow control of llm-d-router (before: the Gateway API Inference Extension), by its source, below pkg/epp/.
-A request enters the queue of its flow in the band of its priority, or is shed where these are full (`enqueue` and
-`hasCapacity` in flowcontrol/controller/internal/processor.go, 097961cf). One request is dispatched on each arrival and
-each millisecond (`Run`, `dispatchCycle`): from the most important band that has any, unless the pool is too saturated
-for that band; then nothing passes, so that what is less important does not come first. The saturation is the mean over
-the replicas of max(waiting / `queue_depth_threshold`, used KV / `kv_cache_util_threshold`) (`Saturation` in
-framework/plugins/flowcontrol/saturationdetector/utilization/detector.go, 39142fb9; 5 and 0.8 in its config.go); or, by
-the other detector, the requests sent and not ended / (replicas x `max_concurrency`), which the gateway knows at once
-(saturationdetector/concurrency/detector.go, 0e79485c; 100 in its config.go). A request that waited `ttl_s` leaves
-unserved (60 s, flowcontrol/controller/config.go, 0443359b). Which flow of a band is next: that of the foremost request
-(`global_strict`), or each in turn, by name (fairness/roundrobin/roundrobin.go). With a `min_ceiling` below 1 bands pass
-up to less saturation the less important they are, from 1 for the first in equal steps (usagelimits/priorityholdback,
-domain rank). A flow here is a class of the workload; a smaller priority is more important, as in vLLM. The gateway sees
-the loads that the router is given: with a `signal_interval_s`, those of the last look. Router and replica see a request
-that waited here as one that arrives as it is sent on. Prefill and decode apart, the mean is over the replicas of both
-sides, which are one pool there; what is still prefilled elsewhere does not wait yet.
+What it may be told, and when replicas are saturated, is in `simulator/fleet/flow_control.py`. A request enters the
+queue of its flow in the band of its priority, or is shed where these are full (`enqueue` and `hasCapacity` in
+flowcontrol/controller/internal/processor.go, 097961cf). One request is dispatched on each arrival and each millisecond
+(`Run`, `dispatchCycle`): from the most important band that has any, unless the pool is too saturated for that band;
+then nothing passes, so that what is less important does not come first. A request that waited `ttl_s` leaves unserved.
+Which flow of a band is next: that of the foremost request (`global_strict`), or each in turn, by name
+(fairness/roundrobin/roundrobin.go). A flow here is a class of the workload; a smaller priority is more important, as in
+vLLM. The gateway sees the loads that the router is given: with a `signal_interval_s`, those of the last look. Router
+and replica see a request that waited here as one that arrives as it is sent on. Prefill and decode apart, the mean is
+over the replicas of both sides, which are one pool there; what is still prefilled elsewhere does not wait yet.
 
-Not modelled: capacities in bytes, what expired counting until the sweep of each second, eviction in flight, concurrency
-in tokens, and detectors as filters of the replicas (their `headroom`).
+Not modelled: capacities in bytes, what expired counting until the sweep of each second, eviction in flight, estimated
+output tokens, and detectors as filters of the replicas (their `headroom`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from math import inf, nan
-from typing import Literal
 
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.flow_control import NONE_SENT, FlowControl
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Passage, Status
 
 DISPATCH_S = 0.001  # `dispatchTicker` in processor.go
-
-
-@dataclass(frozen=True, slots=True)
-class FlowControl:
-    """What a gateway does with requests while the replicas are saturated; see the module for each rule."""
-
-    detector: Literal["utilization", "concurrency"] = "utilization"
-    max_concurrency: int = 100
-    queue_depth_threshold: int = 5
-    kv_cache_util_threshold: float = 0.8
-    fairness: Literal["global_strict", "round_robin"] = "global_strict"
-    ordering: Literal["fcfs", "deadline"] = "fcfs"
-    ttl_s: float = inf
-    max_requests: int | None = None
-    max_requests_per_priority: int | None = None
-    min_ceiling: float = 1.0
-
-    def saturation(self, loads: Sequence[ReplicaLoad]) -> float:
-        """How full the replicas are, in the mean; 1 or more: nothing passes."""
-        if self.detector == "concurrency":
-            sent = sum([load.num_unfinished for load in loads])
-            return sent / (self.max_concurrency * len(loads)) if loads else 1.0
-        shares = [
-            max(
-                (load.num_waiting - load.expected) / self.queue_depth_threshold,
-                load.kv_utilization / self.kv_cache_util_threshold,
-            )
-            for load in loads
-        ]
-        return sum(shares) / len(shares) if shares else 1.0
-
-    def ceilings(self, bands: int) -> list[float]:
-        """The saturation up to which each of so many bands passes, the most important first."""
-        step = (1.0 - self.min_ceiling) / (bands - 1) if bands > 1 else 0.0
-        return [1.0 - rank * step for rank in range(bands)]
 
 
 class Gateway:
@@ -98,9 +57,8 @@ class Gateway:
         self._control = control
         self._recorder = recorder
         self._on_end = on_end
-        self._counts = control.detector == "concurrency"
         self._live = live
-        self._look_s = 0.0 if self._counts else look_s
+        self._look_s = 0.0 if control.counts else look_s
         self._bands: dict[int, dict[str, list[tuple[float, int]]]] = {}  # by priority and flow: heaps of key and row
         self._queued: dict[int, Request] = {}
         self._waiting: dict[int, int] = {}  # by priority
@@ -125,7 +83,7 @@ class Gateway:
         heappush(band.setdefault(request.class_name, []), (self._key(request), request.row))
         self._cycle()
         if request.row in self._queued:
-            if self._control.ttl_s < inf:
+            if self._control.expires:
                 at_s = request.arrival_s + self._control.ttl_s
                 self._clock.call(at_s, partial(self._expire, request), FOLLOW_UP)
             self._ask()
@@ -179,7 +137,11 @@ class Gateway:
 
     def _saturation(self) -> float:
         loads = [load for side in self._dispatch.sides for load in side]
-        return self._control.saturation([self._live[load.index] for load in loads] if self._counts else loads)
+        if not self._control.counts:
+            return self._control.saturation(loads)
+        sent = self._dispatch.in_flight
+        tokens = NONE_SENT if sent is None else sent.by_number
+        return self._control.saturation([self._live[load.index] for load in loads], tokens)
 
     def _next(self, priority: int) -> Request:
         """The request of a band whose turn it is."""

@@ -15,9 +15,10 @@ class Router(Protocol):
     """Chooses a replica at the moment of arrival, by the request as the client sent it and by the replicas' loads.
 
     Parameters are the fields of a dataclass or the arguments of `__init__`, annotated as a policy's are. A router is
-    made anew for each run, so it may remember. `RouterFeatures` says what else its class may declare. A router that
-    draws random numbers has a method `start(draws: simulator.fleet.draws.Draws)`, called once before the first request:
-    these numbers depend on the scenario's seed alone.
+    made anew for each run, so it may remember. `RouterFeatures` says what else its class may declare. Flow control that
+    counts tokens asks a router with `uncached_tokens(request, number)` how many of a prompt the replica that it just
+    chose has to compute. A router that draws random numbers has a method `start(draws: simulator.fleet.draws.Draws)`,
+    called once before the first request: these numbers depend on the scenario's seed alone.
     """
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:

@@ -17,7 +17,8 @@ from simulator.client import leaves_s
 from simulator.engine.clock import URGENT, Clock
 from simulator.engine.replica import Replica
 from simulator.fleet.cluster import Cluster
-from simulator.fleet.gateway import FlowControl, Gateway
+from simulator.fleet.flow_control import FlowControl
+from simulator.fleet.gateway import Gateway
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router

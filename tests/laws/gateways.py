@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.client import Client
-from simulator.fleet.gateway import FlowControl
+from simulator.fleet.flow_control import FlowControl
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.routers import load_router
@@ -61,6 +61,8 @@ def controls(draw: st.DrawFn) -> FlowControl:
     return FlowControl(
         detector=draw(st.sampled_from(["utilization", "concurrency"])),
         max_concurrency=draw(st.integers(1, 3)),
+        concurrency_mode=draw(st.sampled_from(["requests", "tokens", "hybrid"])),
+        max_token_concurrency=draw(st.sampled_from([1, 4, 20])),
         queue_depth_threshold=draw(st.integers(1, 2)),
         kv_cache_util_threshold=draw(st.sampled_from([0.05, 0.3, 1.0])),
         fairness=draw(st.sampled_from(["global_strict", "round_robin"])),

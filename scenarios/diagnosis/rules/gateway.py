@@ -34,15 +34,15 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
     if given is None:
         return []
     what = "hold requests back later"
-    if given.detector == "concurrency":
-        later = Remedy({"flow_control.max_concurrency": 4 * given.max_concurrency}, what)
-    else:
-        more = {
-            "flow_control.queue_depth_threshold": 4 * given.queue_depth_threshold,
-            "flow_control.kv_cache_util_threshold": 1.0,
-        }
-        later = Remedy(more, what)
-    return [later, Remedy({"flow_control": None}, "let the replicas' own queues hold the requests")]
+    more: dict[str, float] = {}
+    if given.detector == "utilization":
+        more["flow_control.queue_depth_threshold"] = 4 * given.queue_depth_threshold
+        more["flow_control.kv_cache_util_threshold"] = 1.0
+    elif given.concurrency_mode != "tokens":
+        more["flow_control.max_concurrency"] = 4 * given.max_concurrency
+    if given.detector == "concurrency" and given.concurrency_mode != "requests":
+        more["flow_control.max_token_concurrency"] = 4 * given.max_token_concurrency
+    return [Remedy(more, what), Remedy({"flow_control": None}, "let the replicas' own queues hold the requests")]
 
 
 RULE = Rule(
@@ -51,6 +51,7 @@ RULE = Rule(
     "Flow control holds requests at the gateway while a replica has no queue, a free slot and free memory.",
     "The seconds that late requests were at the gateway while a replica had room. What is held while all replicas are "
     "full is load, and no fault of the gateway.",
-    "higher thresholds of `flow_control` (`max_concurrency`; `queue_depth_threshold`, `kv_cache_util_threshold`)",
+    "higher thresholds of `flow_control` (`max_concurrency`, `max_token_concurrency`; `queue_depth_threshold`, "
+    "`kv_cache_util_threshold`)",
     _find,
 )

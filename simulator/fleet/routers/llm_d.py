@@ -79,10 +79,19 @@ class LlmD:
         known = self._seen[1].get(number, 0) * self.block_size
         return request.input_tokens - known >= self.non_cached_tokens
 
+    def uncached_tokens(self, request: ArrivingRequest, number: int) -> int:
+        """The tokens of a prompt that this replica, just chosen for it, was not sent before; of whole blocks."""
+        known = self._seen[1].get(number, 0) * self.block_size
+        looked_at = self._blocks(request) * self.block_size
+        return looked_at - known + max(0, request.input_tokens - looked_at)
+
+    def _blocks(self, request: ArrivingRequest) -> int:
+        """Blocks of a prompt that are looked at, one that is not full among them."""
+        return min(self.max_prefix_tokens // self.block_size, -(-request.input_tokens // self.block_size))
+
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        most = self.max_prefix_tokens // self.block_size
-        prompt = self._table.stretches(request, most) if self.prefix else []
-        blocks = min(most, -(-request.input_tokens // self.block_size))
+        prompt = self._table.stretches(request, self.max_prefix_tokens // self.block_size) if self.prefix else []
+        blocks = self._blocks(request)
         scores = [
             (self.queue, queue_scores(replicas)),
             (self.kv, kv_scores(replicas)),

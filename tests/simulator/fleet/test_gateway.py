@@ -9,10 +9,16 @@ import pytest
 
 import scenarios
 from simulator.engine.clock import Clock
-from simulator.fleet.gateway import FlowControl, Gateway
+from simulator.fleet.flow_control import FlowControl
+from simulator.fleet.gateway import DISPATCH_S, Gateway
+from simulator.fleet.routers import load_router
+from simulator.fleet.routers.llm_d import LlmD
+from simulator.fleet.tokens_in_flight import TokensInFlight
 from simulator.request import Request
 from simulator.results.records import Passage, Status
 from tests.scenarios.runs.test_runner import small
+from tests.simulator.fleet.test_deployed_routers import fleet as load_fleet
+from tests.simulator.fleet.test_prefixes import asking
 
 
 class Fleet:
@@ -24,6 +30,7 @@ class Fleet:
             for index, each in enumerate(waiting)
         ]
         self.sides = (self.replicas,)
+        self.in_flight = None
         self.given: list[tuple[float, int]] = []
         self.requests: list[Request] = []
         self.clock = Clock()
@@ -72,6 +79,75 @@ def test_the_other_detector_counts_requests_in_flight() -> None:
     gateway = fleet.gateway(detector="concurrency", max_concurrency=2, min_ceiling=0.5)
     assert [gateway.submit(asks(row, priority=priority)) for row, priority in enumerate((1, 0))] == [0, 0]
     assert gateway.submit(asks(2, priority=1)) == -1
+
+
+@pytest.mark.parametrize(("mode", "saturation"), [("requests", 0.4), ("tokens", 0.5), ("hybrid", 0.7)])
+def test_tokens_count_by_themselves_or_beside_requests(mode: Any, saturation: float) -> None:
+    """Of two replicas one has 4 of 5 requests, the other 60 of 100 tokens: 40 % and 0, 20 % and 60."""
+    control = FlowControl(detector="concurrency", concurrency_mode=mode, max_concurrency=5, max_token_concurrency=100)
+    assert control.saturation(cast("Any", Fleet(4, 0).replicas), {0: 40, 1: 60}) == pytest.approx(saturation)
+
+
+def test_prompts_in_flight_hold_others_back() -> None:
+    """One slot, prompts of 40 tokens and room for 100 tokens: three are sent, and one more as each begins."""
+    control = {"detector": "concurrency", "concurrency_mode": "tokens", "max_token_concurrency": 100, "ttl_s": None}
+    scenario = small(replicas=1, engine__max_num_seqs=1, flow_control=control)
+    scenario["workload"] = {"requests": 6, "arrival": {"process": "poisson", "rate": 1e6}, "classes": [
+        {"name": "a", "input": {"dist": "fixed", "value": 40}, "output": {"dist": "fixed", "value": 5}}
+    ]}  # fmt: skip
+    result = scenarios.run(scenario)
+    requests, passages = result.records.requests, result.records.passages
+    assert passages is not None
+    sent_s = np.empty(6)
+    sent_s[passages.row] = requests.arrival_s[passages.row] + passages.wait_s
+    assert (sent_s[:3] == requests.arrival_s[:3]).all()
+    first_s = requests.first_token_s
+    assert (sent_s[3:] >= first_s[:3]).all()
+    assert (sent_s[3:] <= first_s[:3] + 2 * DISPATCH_S).all()
+    assert scenarios.run(scenario, fast_forward=False).summary == result.summary
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_tokens_in_flight_come_to_nothing(apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves, expires or is rejected."""
+    made: list[TokensInFlight] = []
+    most = [0]
+    begin, sent = TokensInFlight.__init__, TokensInFlight.sent
+
+    def init(self: TokensInFlight, *given: Any) -> None:
+        begin(self, *given)
+        made.append(self)
+
+    def told(self: TokensInFlight, request: Any, number: int) -> None:
+        sent(self, request, number)
+        most.append(sum(self.by_number.values()))
+
+    monkeypatch.setattr(TokensInFlight, "__init__", init)
+    monkeypatch.setattr(TokensInFlight, "sent", told)
+    where = {"fleet": HALVES} if apart else {"replicas": 2, "engine__max_num_seqs": 1, "engine__max_queued_requests": 1}
+    control = {"detector": "concurrency", "concurrency_mode": "hybrid", "max_token_concurrency": 300, "ttl_s": 0.2}
+    scenario = small(router="llm_d", flow_control=control, **where)
+    scenario["workload"]["client"] = CLIENT
+    scenarios.run(scenario)
+    (tokens,) = made
+    assert max(most) > 300
+    assert not tokens._sent
+    assert not any(tokens.by_number.values())
+
+
+def test_llm_d_counts_what_was_not_sent_there_before() -> None:
+    """In blocks: of 100 tokens two blocks of 64 are looked at, and one is known."""
+    router = load_router("llm_d", {"block_size": 64, "max_prefix_tokens": 128})
+    assert isinstance(router, LlmD)
+    replicas = load_fleet(0, 0, kv_utilization=(0.0, 0.9), num_blocks=(99, 99))
+    chosen = router.choose(asking(0, range(64)), replicas).index
+    assert router.uncached_tokens(asking(0, range(64)), chosen) == 64
+    again = asking(1, range(100))
+    router.choose(again, replicas)
+    assert [router.uncached_tokens(again, number) for number in (chosen, 1 - chosen)] == [64, 128]
+    longer = asking(2, range(300))
+    router.choose(longer, replicas)
+    assert router.uncached_tokens(longer, chosen) == 128 - 64 + 172
 
 
 def test_the_other_detector_knows_at_once_what_has_ended() -> None:
