@@ -69,7 +69,7 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         for chunk in last.prefill:
             if chunk.request in state.running:
                 raise state.broken(f"continues with {chunk!r}; later parts may only admit requests")
-            done.prefill.append(state.compute(chunk, now_s))
+            done.prefill.append(state.compute(chunk, now_s, viewer.found(chunk.request)))
             done.changes = True
             tokens += chunk.num_tokens
     if last is not plan and not (done.changes and last.note is None and last.requeue is None):

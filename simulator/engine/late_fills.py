@@ -9,7 +9,7 @@ first: blocks of equal content in the order in which they were filled.
 import sys
 from collections.abc import Callable, Mapping
 
-from simulator.memory.block_keys import BlockKeys
+from simulator.memory.free_runs import RequestBlocks
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.request import Request
 from simulator.request_state import DECODING, DecodeClock, RequestState
@@ -18,15 +18,14 @@ _NOW = -1
 
 
 class _Filler:
-    """A decoding request, of which `entered` blocks have entered the cache; the next lies in `text`, up to `stop`."""
+    """A decoding request, and what of it has entered the cache; the next block lies in `text`, up to `stop`."""
 
-    __slots__ = ("entered", "full", "keys", "live", "request", "since", "stop", "text")
+    __slots__ = ("blocks", "full", "live", "request", "since", "stop", "text")
 
-    def __init__(self, live: RequestState, request: Request, keys: BlockKeys, entered: int) -> None:
+    def __init__(self, live: RequestState, request: Request, blocks: RequestBlocks) -> None:
         self.live = live
         self.request = request
-        self.keys = keys
-        self.entered = entered
+        self.blocks = blocks
         self.text = self.stop = 0
         self.full = 0  # blocks, when it was last looked at
         self.since = 0, 0  # `LateFills._since`, when it was last looked at beside others
@@ -59,9 +58,9 @@ class LateFills:
         request = self._requests[live.row]
         if request.content is None:
             return
-        keys = self._cache.keys.of(request)
-        if keys.tells_answer:
-            self._note(_Filler(live, request, keys, self._cache.entered(live.row)))
+        blocks = self._cache.table(request)
+        if blocks.shared > request.input_tokens // self._cache.block_size:  # of its answer too
+            self._note(_Filler(live, request, blocks))
 
     def __len__(self) -> int:
         return len(self._fillers)
@@ -95,7 +94,7 @@ class LateFills:
     def fill(self, text: int, before: int) -> None:
         """Enter all that is full of the requests that are noted by a text and may have filled a place `before`."""
         for filler in self._texts[text]:
-            if filler.entered < before and self._has_more(filler):
+            if filler.blocks.entered < before and self._has_more(filler):
                 self._enter_all(text, before, None)
                 return
 
@@ -106,26 +105,29 @@ class LateFills:
             self._cache.enter(self._requests[live.row], full_blocks)
             return None
         same = self._texts[filler.text]
-        if full_blocks > filler.entered and (len(same) > 1 or full_blocks > filler.stop):
+        enters = full_blocks > filler.blocks.entered
+        if enters and (len(same) > 1 or full_blocks > filler.stop):
             filler.full = full_blocks
             self._enter_all(filler.text, 0, filler)
             return filler
         same.remove(filler)
         if not same:
             del self._texts[filler.text]
-        if full_blocks > filler.entered:
-            filler.entered = full_blocks
+        if enters:
             self._cache.enter(filler.request, full_blocks)
         return filler
 
     def _note(self, filler: _Filler) -> None:
         """Note a request by the text of its next block, if others may have that."""
-        if filler.entered >= filler.stop:
-            stretch = filler.keys.text_at(filler.entered)
-            if stretch is None:
+        entered = filler.blocks.entered
+        if entered >= filler.stop:
+            for text, _, stop in filler.blocks.stretches:
+                if entered < stop:
+                    filler.text, filler.stop = text, stop
+                    break
+            else:
                 self._fillers.pop(filler.live, None)
                 return
-            filler.text, _, filler.stop = stretch
         self._fillers[filler.live] = filler
         same = self._texts.get(filler.text)
         if same is None:
@@ -145,7 +147,7 @@ class LateFills:
             for filler in found:
                 filler.since = self._since(filler)
             found.sort(key=_came)
-            while found[-1] is not leaving and (leaving is not None or found[-1].entered >= before):
+            while found[-1] is not leaving and (leaving is not None or found[-1].blocks.entered >= before):
                 found.pop()
         moves = crosses = False
         for filler in found:
@@ -158,13 +160,12 @@ class LateFills:
                 if filler is not leaving:
                     self._has_more(filler)
                 filler.since = self._since(filler)
-                for other, start, _ in filler.keys.stretches():
+                for other, start, _ in filler.blocks.stretches:
                     if filler.stop <= start < filler.full:
                         found += self._texts.pop(other, ())
             found = sorted(found, key=_came)
         for filler in found:
-            if filler.full > filler.entered:
-                filler.entered = filler.full
+            if filler.full > filler.blocks.entered:
                 self._cache.enter(filler.request, filler.full)
         if leaving is not None:
             noted.remove(leaving)
@@ -186,7 +187,7 @@ class LateFills:
             if live.place < self._before and self._tick == ticks:
                 known += 1
         filler.full = full = known // self._cache.block_size
-        return full > filler.entered
+        return full > filler.blocks.entered
 
     def _since(self, filler: _Filler) -> tuple[int, int]:
         """The tick of the decode clock at which its first token would have been known, and its place in the batch."""

@@ -282,20 +282,23 @@ class ReplicaState:
         self._check_slots()
         return True
 
-    def compute(self, chunk: Chunk, now_s: float) -> ScheduledChunk:
-        """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        live, owned = self.place(chunk, now_s)
+    def compute(self, chunk: Chunk, now_s: float, hits: int | None = None) -> ScheduledChunk:
+        """Admit the chunk's request if it waits, and take the blocks that the chunk needs: see `place`."""
+        live, owned = self.place(chunk, now_s, hits)
         return self.take(chunk, live, owned)
 
-    def place(self, chunk: Chunk, now_s: float) -> tuple[RequestState, int]:
-        """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns."""
+    def place(self, chunk: Chunk, now_s: float, hits: int | None = None) -> tuple[RequestState, int]:
+        """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns.
+
+        `hits`: its cached leading blocks, if they are known.
+        """
         view, _, reserve, padding = chunk
         live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
             return live, live.num_blocks
         self.waiting.remove(live)
         self.admit(live, now_s)
-        owned = 0 if self.cache is None else self._take_hits(live, self.cache)
+        owned = 0 if self.cache is None else self._take_hits(live, self.cache, hits)
         if reserve or padding or self._keeps_finished:
             self._grant(live, reserve, padding)
         elif self._takes_whole_prompt:
@@ -338,10 +341,11 @@ class ReplicaState:
         else:
             self._no_longer_waits(live, now_s, swapped=False)
 
-    def _take_hits(self, live: RequestState, cache: Cache) -> int:
-        """Give the request its cached leading blocks; returns how many."""
+    def _take_hits(self, live: RequestState, cache: Cache, hits: int | None) -> int:
+        """Give the request its cached leading blocks, so many if that is known; returns how many."""
         request = self.requests[live.row]
-        hits, _ = cache.hits(request, live.num_tokens)
+        if hits is None:
+            hits, _ = cache.hits(request, live.num_tokens)
         cache.take_hits(request, hits)
         live.found(hits * self.batch.block_size)
         return hits

@@ -86,8 +86,8 @@ class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
     __slots__ = (
-        "_decodes_now", "_frees_late", "_host", "_num_admitted", "_order_at", "_outlook", "_scheduled", "_state",
-        "view",
+        "_decodes_now", "_found", "_frees_late", "_host", "_num_admitted", "_order_at", "_outlook", "_scheduled",
+        "_state", "view",
     )  # fmt: skip
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
@@ -96,6 +96,7 @@ class Viewer:
         self._num_admitted = 0  # up to the last look
         self._scheduled: Sequence[ScheduledChunk] = ()  # with the parts of the step's plan that have been applied
         self._decodes_now = False  # these parts have taken the blocks of the step's decodes
+        self._found: tuple[RequestView, int] | None = None  # the last look-up for this part of the plan
         self._frees_late = state.traits.frees_late > 0
         host = state.swappable
         self._host = host if host is not None and host.num_host_blocks else None
@@ -140,6 +141,15 @@ class Viewer:
         view.step_tokens = step_tokens
         self._scheduled = scheduled
         self._decodes_now = decodes
+        self._found = None
+
+    def found(self, request: RequestView) -> int | None:
+        """The cached blocks that the policy was told of as it made this part of the plan, whose first request this is.
+
+        None where it did not ask for them last. Nothing may have been applied since.
+        """
+        found, self._found = self._found, None
+        return found[1] if found is not None and found[0] is request else None
 
     def decoding_last_first(self) -> Iterator[RequestView] | None:
         """See `View.decoding_last_first`."""
@@ -205,7 +215,9 @@ class Viewer:
         state = self._state
         if state.cache is None or not isinstance(request, RequestState):
             return 0, 0
-        return state.cache.hits(state.requests[request.row], request.num_tokens)
+        hits = state.cache.hits(state.requests[request.row], request.num_tokens)
+        self._found = request, hits[0]
+        return hits
 
     def prefix_matches(self) -> PrefixMatches:
         """See `View.prefix_matches`."""

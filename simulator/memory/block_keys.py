@@ -65,9 +65,9 @@ class Chains:
         self.texts = {key: text for key, text in self.texts.items() if text[0] in kept}
         self._names = {name: number for name, number in self._names.items() if number in kept}
 
-    def follow(self, key: Hashable, parts: Parts, stop: int, size: int, lookahead: int = 0) -> list[range]:
-        """The keys of `stop` blocks of tokens behind `key`: as far as texts go that are there, and then a text more."""
-        found: list[range] = []
+    def follow(self, key: Hashable, parts: Parts, stop: int, size: int, lookahead: int = 0) -> list[Stretch]:
+        """`stop` blocks of tokens behind `key`: the texts that are there, as far as these go, and then a text more."""
+        found: list[Stretch] = []
         texts = self.texts
         prompt = parts[0]
         length = len(prompt)
@@ -80,7 +80,7 @@ class Chains:
             if text is None:
                 number = self.after(stop - place)
                 texts[first] = number, stop, parts, 0
-                found.append(range(number, number + stop - place))
+                found.append((number - place, place, stop))
                 break
             number, end, other, left = text
             most = end if end < stop else stop
@@ -97,10 +97,11 @@ class Chains:
                 texts[tail - 1, _cut(other, same * size, (same + 1) * size + lookahead)] = tail, end, other, 0
             elif same < most:
                 texts[first] = number, end, other, same
-            key = number + same - place - 1
-            if found and found[-1].stop == number:
-                number = found.pop().start
-            found.append(range(number, key + 1))
+            name = number - place
+            if found and found[-1][0] == name:  # the same text, which was cut
+                place = found.pop()[1]
+            found.append((name, place, same))
+            key = name + same - 1
             place = same
         return found
 
@@ -204,32 +205,26 @@ class BlockKeys:
         """The shared blocks as parts of texts: equal content has an equal place in an equal text, and no other has."""
         found = self._stretches
         if found is None:
-            found = self._stretches = []
-            if self.num_shared:
-                self._find_stretches(found)
+            found = self._stretches = self._find_stretches() if self.num_shared else []
         return found
 
-    def _find_stretches(self, found: list[Stretch]) -> None:
+    def _find_stretches(self) -> list[Stretch]:
         content, size, shared = self._request.content, self._size, self.num_shared
         assert content is not None
-        each = 1
-        if content.prompt_token_ids:
-            ranges = self.ranges(0, shared)
-        elif content.block_hashes and not self._lookahead:  # hashes are a text, too
+        chains = self._chains
+        if self._tokens[0]:
+            return chains.follow(_of(self._request.lora, 0), self._tokens, shared, size, self._lookahead)
+        if content.block_hashes and not self._lookahead:  # hashes are a text, too
             hash_size = content.hash_block_size
-            each = max(1, hash_size // size)
             step = max(1, size // hash_size)
             names = content.block_hashes[step - 1 :: step]
-            ranges = self._chains.follow((self._request.lora,), (names, ()), cdiv(shared, each), 1)
-        else:
-            for kind, name, start, stop in stretches(self._request, size, 0, shared, self._lookahead):
-                found.append((self._chains.named(kind, name), start, stop))
-            return
-        place = 0
-        for part in ranges:
-            stop = min(place + len(part) * each, shared)
-            found.append((part.start - place, place, stop))
-            place = stop
+            if hash_size <= size:
+                return chains.follow((self._request.lora,), (names, ()), shared, 1)
+            each = hash_size // size  # blocks of a hash, which a text names one by one
+            found = chains.follow((self._request.lora,), (names, ()), cdiv(shared, each), 1)
+            return [(text + a - a * each, a * each, min(b * each, shared)) for text, a, b in found]
+        named = stretches(self._request, size, 0, shared, self._lookahead)
+        return [(chains.named(kind, name), start, stop) for kind, name, start, stop in named]
 
     def text_at(self, place: int) -> Stretch | None:
         """The part of a text that a block lies in; None for a request's own."""
@@ -241,8 +236,7 @@ class BlockKeys:
     def ranges(self, start: int, stop: int) -> list[range]:
         """The keys of the shared blocks from `start` to before `stop`; of token ids those of all."""
         if self._tokens[0]:
-            key = _of(self._request.lora, 0)
-            return self._chains.follow(key, self._tokens, self.num_shared, self._size, self._lookahead)
+            return [range(text + first, text + end) for text, first, end in self.stretches()]
         found = []
         for kind, name, first, end in stretches(self._request, self._size, start, stop, self._lookahead):
             if kind == HASH and self._request.lora is None:

@@ -74,12 +74,10 @@ class RequestBlocks:
 
     def parts(self) -> list[BlockRun]:
         """The runs, with what was split off them since: a list that is not to be changed."""
-        end = 0
         for run in self.runs:
-            if run.start > end:
+            if run.rest is not None:
                 break
-            end = run.start + run.size
-        if end >= self.held:
+        else:
             return self.runs
         parts = []
         place = 0

@@ -35,7 +35,6 @@ class PrefixLedger(CachedRuns):
         self._looked = (NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
         self._most = self._reached = 0
         self._held: list[_Held] = []
-        self._hit, self._found = (NOBODY, 0, 0), (0, 0)  # what was last asked for, and the answer
         self.keys = RequestKeys(block_size)
         self.unfilled: Mapping[int, object] = {}  # texts of which more may be full than has entered; `fill` lets it
         self.fill: Callable[[int, int], None]
@@ -54,10 +53,6 @@ class PrefixLedger(CachedRuns):
                 self._ask(request)
             if self.unfilled:
                 self._fill(request, most)
-        hit = (request.row, most, self._changes)
-        if hit == self._hit:  # the policy asked, and now it is admitted
-            return self._found
-        if request.content is not None:
             shared = most if most < self._shared else self._shared
             for last, start, found in self._holders(shared):
                 if not last.references:
@@ -68,19 +63,13 @@ class PrefixLedger(CachedRuns):
                 unused += stop - found
             found = stop
         if last is not None and self.keys.drops_hit_block:
-            found, unused = found - 1, unused - (not last.references)
-        self._hit, self._found = hit, (found, unused)
-        return self._found
+            return found - 1, unused - (not last.references)
+        return found, unused
 
     def names(self, request: Request, blocks: int) -> list[Hashable]:
         """Names of a request's first blocks that others may have too, `blocks` at most: those that `tell` is given."""
         self._ask(request)
         return _names(self._stretches, 0, blocks)
-
-    def entered(self, row: int) -> int:
-        """Leading blocks of a request that have entered."""
-        table = self._tables.get(row)
-        return 0 if table is None else table.entered
 
     def _ask(self, request: Request) -> None:
         """Have the texts of a request at hand, which is looked up and admitted."""
@@ -172,6 +161,10 @@ class PrefixLedger(CachedRuns):
             self._use(table, own[0], start, own[1])
             start = own[1]
 
+    def table(self, request: Request) -> RequestBlocks:
+        """What has entered of a request that has blocks."""
+        return self._tables.get(request.row) or self._begin(request)
+
     def _begin(self, request: Request) -> RequestBlocks:
         """A table of no blocks; the request is at hand."""
         if request.content is None:
@@ -212,9 +205,7 @@ class PrefixLedger(CachedRuns):
 
     def enter(self, request: Request, full_blocks: int) -> None:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
-        table = self._tables.get(request.row)
-        if table is None:
-            table = self._begin(request)
+        table = self._tables.get(request.row) or self._begin(request)
         if full_blocks <= table.entered:
             return
         stop = full_blocks if full_blocks < table.shared else table.shared
@@ -222,16 +213,24 @@ class PrefixLedger(CachedRuns):
             if self.tell is not None:
                 self.tell(_names(table.stretches, table.held, stop), 1)
             for text, start, end in table.stretches:
-                if start < stop and table.held < end:
+                if table.held < end:
                     if text in self.unfilled:
                         self.fill(text, stop)
                     self._enter_text(table, request.row, text, stop if stop < end else end)
+                    if stop <= end:
+                        break
             self._changes += 1
         table.entered = full_blocks
 
     def _enter_text(self, table: RequestBlocks, row: int, text: int, stop: int) -> None:
         """Enter blocks of a text behind the runs of a table, up to a place; those that others serve are runs apart."""
         place = table.held
+        if table.runs:
+            run = table.runs[-1]
+            if run.following is None and run.serves and run.references == 1 and run.text == text:
+                run.size += stop - place  # nobody has what is behind: nearly always so with an answer
+                table.held = stop
+                return
         other = self._serving.behind(text, place)
         if other is None or other.start >= stop:
             self._append(table, row, text, stop, serves=True)
