@@ -57,9 +57,9 @@ class DecodeClock:
 
 
 class Setbacks:
-    """A request's preemptions and their cost, and what the prefix cache saved it. Most requests have none."""
+    """A request's preemptions and their cost, and what prefix caches saved it then. Most requests have none."""
 
-    # No dataclass, whose constructor is interpreted: with a cache, most requests do have them.
+    # No dataclass, whose constructor is interpreted.
     __slots__ = (
         "aborted_tokens", "cached_tokens", "external_tokens", "left_s", "preemptions", "recomputed_tokens",
         "requeued_s", "skipped_tokens", "swapped_in_blocks", "swapped_out_blocks",
@@ -87,7 +87,7 @@ class RequestState:
 
     __slots__ = (
         "admission", "arrival_s", "base_computed", "base_outputs", "before_s", "class_name", "clock", "deadline_s",
-        "entry", "first_token_s", "images", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
+        "entry", "first_token_s", "found_tokens", "images", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
         "max_tokens", "padding_tokens", "paused", "place", "predicted_output_tokens", "priority", "promoted_at_tokens",
         "request_id", "reserved_tokens", "row", "scheduled_s", "setbacks", "status",
     )  # fmt: skip
@@ -128,6 +128,7 @@ class RequestState:
         self.before_s = nan  # the token before `last_token_s`, unless the decode step before that gave it
         self.lost_tokens = 0  # computed tokens that the last preemption threw away
         self.promoted_at_tokens: int | None = None
+        self.found_tokens = 0  # leading tokens that were cached; where it has setbacks, these count them
         self.setbacks: Setbacks | None = None
 
     def __repr__(self) -> str:
@@ -194,13 +195,16 @@ class RequestState:
         self.scheduled_s, self.first_token_s = prefilled.scheduled_s, prefilled.first_token_s
         self.last_token_s = prefilled.last_token_s
         self.base_computed, self.base_outputs = prefilled.base_computed, prefilled.base_outputs
-        self.setbacks = prefilled.setbacks
+        self.setbacks, self.found_tokens = prefilled.setbacks, prefilled.found_tokens
 
     def found(self, tokens: int) -> None:
         """So many of its leading tokens are cached, and need not be computed."""
+        setbacks = self.setbacks
         if tokens:
             self.base_computed = tokens
-            setbacks = self.set_back()
+        if setbacks is None:
+            self.found_tokens += tokens
+        elif tokens:
             # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
             setbacks.cached_tokens += tokens if tokens < self.input_tokens else self.input_tokens
             # So much of what a preemption threw away need not be computed again.
@@ -226,9 +230,11 @@ class RequestState:
 
     def set_back(self) -> Setbacks:
         """Its setbacks, recorded from the first on."""
-        if self.setbacks is None:
-            self.setbacks = Setbacks()
-        return self.setbacks
+        setbacks = self.setbacks
+        if setbacks is None:
+            setbacks = self.setbacks = Setbacks()
+            setbacks.cached_tokens = setbacks.skipped_tokens = self.found_tokens
+        return setbacks
 
 
 # A prompt chunk in execution: the request, the tokens to compute, and how many of these are padding.

@@ -137,6 +137,6 @@ class Aborts:
 def computed_tokens(live: RequestState) -> int:
     """Tokens that were computed for a request, across its preemptions."""
     computed = max(0, live.num_computed_tokens - live.padding_tokens)
-    if live.setbacks is not None:
-        computed += live.setbacks.recomputed_tokens - live.setbacks.skipped_tokens
-    return computed
+    if live.setbacks is None:
+        return computed - live.found_tokens
+    return computed + live.setbacks.recomputed_tokens - live.setbacks.skipped_tokens

@@ -35,44 +35,55 @@ class AppliedPlan:
 
 def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: StepPlan, now_s: float) -> AppliedPlan:
     """Apply `plan`, and the further parts that the policy adds to it for the same step."""
-    if plan.resume or (plan.preempt and any(preemption.swap for preemption in plan.preempt)):
+    # A slice is taken apart in a quarter of the time that its attributes would take.
+    preempt, resume, prefill, decodes, paused, _, _, more = plan[:8]
+    if resume or (preempt and any(preemption.swap for preemption in preempt)):
         raise state.broken("swaps, which a prefix cache does not allow")
     done = AppliedPlan(plan)
-    done.changes = state.set_paused(plan.paused)
-    if plan.preempt or plan.prefill:
+    done.changes = state.set_paused(paused)
+    if preempt or prefill:
         done.changes = True
         _run_on(state, cache, plan, done, now_s)
-    elif plan.decode and state.batch.size:
+    elif decodes and state.batch.size:
         if needed := state.batch.blocks_needed():
             take_decode_blocks(state, needed)
         if state.fills is None or state.rejoined:
             enter_decoded(state, cache, 0, 1)
         if state.fills is not None:
             state.fills.decode(sys.maxsize)
-    last = plan
-    tokens = 0
-    if plan.more:
-        tokens = state.batch.size if plan.decode else 0
-        for _, computed, _ in done.prefill:
-            tokens += computed
+    return _go_on(state, viewer, done, now_s) if more else done
+
+
+def _go_on(state: ReplicaState, viewer: Viewer, done: AppliedPlan, now_s: float) -> AppliedPlan:
+    """Ask for the further parts of a step's plan, and apply each."""
+    plan = done.plan
+    decodes = plan.decode
+    tokens = state.batch.size if decodes else 0
+    for _, computed, _ in done.prefill:
+        tokens += computed
     view = viewer.view
-    while last.more:
-        viewer.look_again(tokens, done.prefill, decodes=plan.decode)
-        ask: Callable[[View], object] = state.policy.plan
+    ask: Callable[[View], object] = state.policy.plan
+    more = True
+    while more:
+        viewer.look_again(tokens, done.prefill, decodes=decodes)
         part = ask(view)
-        if not isinstance(part, StepPlan) or part.preempt or part.resume or part.paused:
-            raise state.broken(f"continues with {part!r}; later parts may only admit requests")
+        if not isinstance(part, StepPlan):
+            raise state.broken(f"continues with {part!r}, which is not a StepPlan")
         last = part
-        view.note = last.note
-        if last.more and not last.prefill:
+        preempt, resume, chunks, _, paused, _, _, more, note = last[:9]
+        if preempt or resume or paused:
+            raise state.broken(f"continues with {part!r}; later parts may only admit requests")
+        view.note = note
+        if more and not chunks:
             raise state.broken("sets more=True but admits nothing")
-        for chunk in last.prefill:
-            if chunk.request in state.running:
+        for chunk in chunks:
+            request, computed, _, _ = chunk
+            if request in state.running:
                 raise state.broken(f"continues with {chunk!r}; later parts may only admit requests")
-            done.prefill.append(state.compute(chunk, now_s, viewer.found(chunk.request)))
+            done.prefill.append(state.compute(chunk, now_s, viewer.found(request)))
             done.changes = True
-            tokens += chunk.num_tokens
-    if last is not plan and not (done.changes and last.note is None and last.requeue is None):
+            tokens += computed
+    if not done.changes or note is not None or last.requeue is not None:
         # `_replace` takes five times as long.
         done.plan = _new(_PLAN, (*plan[:5], last[5], *plan[6:8], last[8], *plan[9:12], *last[12:]))
     return done

@@ -83,13 +83,9 @@ class LateFills:
 
     def enter(self, live: RequestState, full_blocks: int) -> None:
         """So many blocks of a request that decodes on are full."""
-        filler = self._leave(live, full_blocks)
+        filler = self.left(live, full_blocks)
         if filler is not None:
             self._note(filler)
-
-    def left(self, live: RequestState, full_blocks: int) -> None:
-        """A request leaves the batch with so many full blocks."""
-        self._leave(live, full_blocks)
 
     def fill(self, text: int, before: int) -> None:
         """Enter all that is full of the requests that are noted by a text and may have filled a place `before`."""
@@ -98,8 +94,8 @@ class LateFills:
                 self._enter_all(text, before, None)
                 return
 
-    def _leave(self, live: RequestState, full_blocks: int) -> _Filler | None:
-        """Enter a request's blocks; returns what was noted of it."""
+    def left(self, live: RequestState, full_blocks: int) -> _Filler | None:
+        """A request leaves the batch with so many full blocks, which enter; returns what was noted of it."""
         filler = self._fillers.pop(live, None)
         if filler is None:
             self._cache.enter(self._requests[live.row], full_blocks)

@@ -71,23 +71,24 @@ class CachedRuns:
         blocks -= self._empty
         self._empty = 0
         self._changes += blocks
+        tell = self.tell
         while blocks:
-            run = self._free.first
+            run = self._free.ends.after
             gone = blocks if blocks < run.size else run.size
-            run.size -= gone
             blocks -= gone
-            if not run.size:
+            run.size = left = run.size - gone
+            if not left:
                 self._free.remove(run)
-            if self.tell is not None and run.text:
-                behind = run.text + run.start + run.size
-                self.tell(list(range(behind, behind + gone)), -1)
+            if tell is not None and run.text:
+                behind = run.text + run.start + left
+                tell(list(range(behind, behind + gone)), -1)
             if run.serves:
-                place = run.start + run.size
-                if not run.size:
+                if not left:
                     self._serving.remove(run)
                 if run.text in self._others:
+                    place = run.start + left
                     self._promote(run.text, place, place + gone)
-            elif not run.size:
+            elif not left:
                 self._remove_other(run)
 
     def _remove_other(self, run: BlockRun) -> None:
@@ -124,7 +125,7 @@ class CachedRuns:
 
     def _append_nameless(self, blocks: int) -> None:
         """Put blocks to the end of the queue that nobody will look for."""
-        last = self._free.last
+        last = self._free.ends.before
         if last.row == NOBODY and last.size:
             last.size += blocks
         elif blocks:

@@ -153,31 +153,25 @@ class ServingRuns:
 
 
 class FreeRuns:
-    """Unused runs, the one to be allocated first in front; of a run, the last block comes first."""
+    """Unused runs, the one to be allocated first in front; of a run, the last block comes first.
 
-    __slots__ = ("_ends",)
+    They form a ring: the first is behind `ends`, a run of no blocks, and the last is before it.
+    """
+
+    __slots__ = ("ends",)
 
     def __init__(self) -> None:
-        self._ends = BlockRun(-1, 0, 0)
+        self.ends = BlockRun(-1, 0, 0)
 
     def __iter__(self) -> Iterator[BlockRun]:
-        run = self._ends.after
-        while run is not self._ends:
+        run = self.ends.after
+        while run is not self.ends:
             yield run
             run = run.after
 
-    @property
-    def first(self) -> BlockRun:
-        return self._ends.after
-
-    @property
-    def last(self) -> BlockRun:
-        """The last run; a run of no blocks where the queue is empty."""
-        return self._ends.before
-
     def append(self, run: BlockRun) -> None:
         """Put a run to the end; if what follows it in its text is the last there, they become one."""
-        ends = self._ends
+        ends = self.ends
         last = ends.before
         if run.serves and last is run.following and last.start == run.start + run.size:
             run.size += last.size

@@ -212,7 +212,7 @@ class PrefixLedger(CachedRuns):
         if stop > table.held:
             if self.tell is not None:
                 self.tell(_names(table.stretches, table.held, stop), 1)
-            for text, start, end in table.stretches:
+            for text, _, end in table.stretches:
                 if table.held < end:
                     if text in self.unfilled:
                         self.fill(text, stop)

@@ -46,6 +46,7 @@ _SETBACKS = (
     "aborted_tokens",
 )  # fmt: skip
 _of_setbacks = attrgetter(*_SETBACKS[1:])
+_FOUND = ("row", "cached_tokens")  # of requests without setbacks
 
 
 def _fields(columns: type) -> list[str]:
@@ -59,6 +60,7 @@ class Recorder:
         self.replicas = [ReplicaRecorder(replicas) for _ in range(replicas)]
         self._requests = Table(_REQUEST)
         self._setbacks = Table(_SETBACKS)
+        self._found = Table(_FOUND)
         self.reject_reasons: dict[int, str] = {}
         self.lives = Table(_fields(LifeColumns))
         self.transfers = Table(_fields(TransferColumns))
@@ -80,6 +82,8 @@ class Recorder:
         back = live.setbacks
         if back is not None:
             self._setbacks.add((row, *_of_setbacks(back)))
+        elif live.found_tokens:
+            self._found.add((row, live.found_tokens))
         counts = live.draft_counts
         if counts is not None:
             for (drafts, accepted), steps in counts.items():
@@ -91,12 +95,12 @@ class Recorder:
             self._progress(self.ended)
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[int], tuple[Any, ...]]:
-        tables = self._requests, self._setbacks, self.lives, self.transfers, self._drafts, self.copies
+        tables = self._requests, self._setbacks, self._found, self.lives, self.transfers, self._drafts, self.copies
         return Recorder, (0,), (self.replicas, *tables, self.reject_reasons, self.ended)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self._drafts = state[:6]
-        self.copies, self.reject_reasons, self.ended = state[6:]
+        self.replicas, self._requests, self._setbacks, self._found, self.lives, self.transfers, self._drafts = state[:7]
+        self.copies, self.reject_reasons, self.ended = state[7:]
         self.regrets, self.passages = Table(_fields(RegretColumns)), Table(_fields(PassageColumns))
         self._watching = ()
         self._progress = None
@@ -107,6 +111,7 @@ class Recorder:
             self.replicas[number] = other.replicas[number]
         self._requests.extend(other._requests)
         self._setbacks.extend(other._setbacks)
+        self._found.extend(other._found)
         self._drafts.extend(other._drafts)
         self.copies.extend(other.copies)
         self.reject_reasons |= other.reject_reasons
@@ -163,7 +168,9 @@ class Recorder:
         """One entry a request, in workload order."""
         order = np.argsort(self._requests.column("row"), kind="stable")
         sinks = {name: joined([self._requests.column(name)[order]]) for name in _REQUEST}
-        for name, column in to_every_row(self._setbacks.columns(), 0, len(workload)).items():
+        of_setbacks = to_every_row(self._setbacks.columns(), 0, len(workload))
+        of_setbacks["cached_tokens"] += to_every_row(self._found.columns(), 0, len(workload))["cached_tokens"]
+        for name, column in of_setbacks.items():
             sinks[name] = joined([column])
         for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
             sinks[name] = joined([getattr(workload, name)])
