@@ -39,6 +39,7 @@ class HeardCache:
             cache.tree.tell = self._tell_path
         elif isinstance(cache, (PrefixCache, PrefixLedger)):
             cache.tell = self._tell
+            cache.keys.used = None  # no text is forgotten, and none gets another name than was told
         else:
             what = f"the router hears of cached blocks by events, and {type(cache).__name__} tells none"
             raise InputError(what, hint="a model whose layers keep one kind of KV")

@@ -1,6 +1,7 @@
 """Runs of KV blocks: those of a request, those that serve a text, and the queue of those that no request uses."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from simulator.memory.block_keys import Stretch
 
@@ -26,7 +27,7 @@ class BlockRun:
         self.following: BlockRun | None = None
         self.rest: BlockRun | None = None
         self.cut: dict[int, int] | None = None
-        self.before = self.after = self  # in the queue
+        self.before = self.after = _NONE  # in the queue
 
     def cut_at(self, stop: int, uses: int) -> None:
         """Count so many more uses that stop before this place, which is before the end."""
@@ -54,6 +55,9 @@ class BlockRun:
         if self.references - sum(cut.values()) > sum([stop >= end for stop in stops]):
             return 0
         return end - max([stop for stop, uses in cut.items() if uses > stops.count(stop)], default=self.start)
+
+
+_NONE: Final = BlockRun.__new__(BlockRun)  # where a run is not in the queue
 
 
 class RequestBlocks:
@@ -137,6 +141,13 @@ class ServingRuns:
         else:
             self._first[run.text] = run.following
 
+    def __iter__(self) -> Iterator[BlockRun]:
+        for first in self._first.values():
+            run: BlockRun | None = first
+            while run is not None:
+                yield run
+                run = run.following
+
     def checked(self) -> list[BlockRun]:
         """All runs; AssertionError unless they are apart."""
         found: list[BlockRun] = []
@@ -161,7 +172,8 @@ class FreeRuns:
     __slots__ = ("ends",)
 
     def __init__(self) -> None:
-        self.ends = BlockRun(-1, 0, 0)
+        self.ends = ends = BlockRun(-1, 0, 0)
+        ends.before = ends.after = ends
 
     def __iter__(self) -> Iterator[BlockRun]:
         run = self.ends.after
@@ -189,4 +201,4 @@ class FreeRuns:
     def remove(self, run: BlockRun) -> None:
         before, after = run.before, run.after
         before.after, after.before = after, before
-        run.before = run.after = run
+        run.before = run.after = _NONE  # by a link to itself it would outlive its last use

@@ -36,6 +36,7 @@ class PrefixLedger(CachedRuns):
         self._most = self._reached = 0
         self._held: list[_Held] = []
         self.keys = RequestKeys(block_size)
+        self.keys.used = self._used
         self.unfilled: Mapping[int, object] = {}  # texts of which more may be full than has entered; `fill` lets it
         self.fill: Callable[[int, int], None]
 
@@ -70,6 +71,11 @@ class PrefixLedger(CachedRuns):
         """Names of a request's first blocks that others may have too, `blocks` at most: those that `tell` is given."""
         self._ask(request)
         return _names(self._stretches, 0, blocks)
+
+    def _used(self) -> list[int]:
+        """The last key of each run of a text."""
+        others = [run for same in self._others.values() for run in same]
+        return [run.text + run.start + run.size - 1 for run in (*self._serving, *others)]
 
     def _ask(self, request: Request) -> None:
         """Have the texts of a request at hand, which is looked up and admitted."""

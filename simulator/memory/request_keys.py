@@ -1,7 +1,12 @@
 """The block keys of the requests that a prefix cache has to do with."""
 
+from collections.abc import Callable, Iterable
+from typing import Final
+
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import Request
+
+_TEXTS: Final = 1000  # so many are kept in any case
 
 
 class RequestKeys:
@@ -13,9 +18,14 @@ class RequestKeys:
     With speculative decoding a key may cover the `lookahead` tokens behind its block too, which the drafter has read;
     or the last block of every hit is dropped (`drops_hit_block`). A block is found if `behind` tokens or more follow it
     in the sequence: one is left to compute, and what its key covers is known.
+
+    `used` gives the keys that are kept elsewhere, the last of each stretch. Where it is known, texts are forgotten that
+    are neither there nor in a request at hand, each time that twice as many are known as were kept.
     """
 
-    __slots__ = ("_chains", "_keys", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling")
+    __slots__ = (
+        "_chains", "_keys", "_most_texts", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling", "used",
+    )  # fmt: skip
 
     def __init__(self, block_size: int, lookahead: int = 0, *, drops_hit_block: bool = False) -> None:
         self.block_size = block_size
@@ -25,6 +35,8 @@ class RequestKeys:
         self.num_telling = 0
         self._keys: dict[int, BlockKeys] = {}
         self._chains = Chains()
+        self._most_texts = _TEXTS
+        self.used: Callable[[], Iterable[int]] | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -33,9 +45,17 @@ class RequestKeys:
         """The keys of this request."""
         keys = self._keys.get(request.row)
         if keys is None:
+            if self.used is not None and len(self._chains) > self._most_texts:
+                self._forget(self.used())
             keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains, self.lookahead)
             self.num_telling += keys.tells_answer
         return keys
+
+    def _forget(self, used: Iterable[int]) -> None:
+        """Forget the texts of no request at hand, but for those with a key that is used."""
+        at_hand = [text + stop - 1 for keys in self._keys.values() for text, _, stop in keys.stretches()]
+        self._chains.keep([*used, *at_hand])
+        self._most_texts = max(_TEXTS, 2 * len(self._chains))
 
     def end(self, row: int) -> None:
         """Forget the keys of a request."""

@@ -1,5 +1,7 @@
 """Runs of blocks: how they are shared, split and evicted. What it decides, `test_prefix_cache_model` compares."""
 
+import gc
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from simulator.memory.blocks import OutOfBlocksError, SwappableBlocks
 from simulator.memory.cache import Cache
+from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import PromptContent, Request
@@ -205,3 +208,62 @@ def test_answers_that_others_may_find_are_counted() -> None:
     for row in (0, 1, 2, 0):
         keys.end(row)
     assert (keys.num_telling, len(keys)) == (1, 1)
+
+
+def prompts(kind: str, count: int) -> list[Request]:
+    """Requests of 24 tokens: each begins as one of the last twenty prompts, or is new."""
+    rng = random.Random(1)
+    said: list[tuple[int, ...]] = [(0,) * 24]
+    made = []
+    for row in range(count):
+        kept = rng.choice((0, 8, 12, 20))
+        said.append(rng.choice(said[-20:])[:kept] + tuple(row * 24 + at for at in range(kept, 24)))
+        content = {
+            "token ids": PromptContent(prompt_token_ids=said[-1]),
+            "hashes": PromptContent(block_hashes=said[-1][3::4], hash_block_size=4),
+            "long hashes": PromptContent(block_hashes=said[-1][7::8], hash_block_size=8),
+            "conversations": PromptContent(conversation=f"c{row // 3}"),
+        }
+        made.append(request(row, 24, content=content[kind]))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["token ids", "hashes", "long hashes", "conversations"])
+def test_texts_that_nothing_holds_are_forgotten(kind: str) -> None:
+    """Four requests at a time over 5,000, in room for eight: hits are those of blocks by id, which forget no key."""
+    runs, blocks = PrefixLedger(48, 0, SIZE), PrefixCache(48, 0, SIZE)
+    at_hand: list[int] = []
+    known = found = 0
+    for asking in prompts(kind, 5000):
+        hits = runs.hits(asking, 24)
+        assert hits == blocks.hits(asking, 24)
+        found += hits[0]
+        for cache in (runs, blocks):
+            cache.take_hits(asking, hits[0])
+            cache.allocate(asking.row, 6 - hits[0])
+            cache.enter(asking, 6)
+        at_hand.append(asking.row)
+        if len(at_hand) == 4:
+            row = at_hand.pop(0)
+            for cache in (runs, blocks):
+                cache.free(row, 6)
+                cache.end(row)
+        known = max(known, len(runs.keys._chains))
+    runs.check()
+    assert found > 5000
+    assert 1000 <= known < 1010, "of texts that are held there are a few dozen"
+
+
+def test_a_run_that_leaves_the_queue_needs_no_collector() -> None:
+    """The collector of cycles is off while a simulation runs."""
+    ledger = PrefixLedger(8, 0, SIZE)
+    gc.collect()
+    gc.disable()
+    try:
+        for row in range(20):
+            admit(ledger, group(row, 20, f"text {row}"))
+            ledger.free(row, 5)
+            ledger.end(row)
+        assert sum([type(found).__name__ == "BlockRun" for found in gc.get_objects()]) < 10
+    finally:
+        gc.enable()
