@@ -87,9 +87,9 @@ class RequestState:
 
     __slots__ = (
         "admission", "arrival_s", "base_computed", "base_outputs", "before_s", "class_name", "clock", "deadline_s",
-        "entry", "first_token_s", "found_tokens", "images", "input_tokens", "join_tick", "last_token_s", "lora", "lost_tokens",
-        "max_tokens", "padding_tokens", "paused", "place", "predicted_output_tokens", "priority", "promoted_at_tokens",
-        "request_id", "reserved_tokens", "row", "scheduled_s", "setbacks", "status",
+        "entry", "first_token_s", "found_tokens", "images", "input_tokens", "join_tick", "last_token_s", "lora",
+        "lost_tokens", "max_tokens", "padding_tokens", "paused", "place", "predicted_output_tokens", "priority",
+        "promoted_at_tokens", "request_id", "reserved_tokens", "row", "scheduled_s", "setbacks", "status",
     )  # fmt: skip
 
     def __init__(self, request: Request, clock: DecodeClock) -> None:

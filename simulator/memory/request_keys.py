@@ -6,7 +6,8 @@ from typing import Final
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import Request
 
-_TEXTS: Final = 1000  # so many are kept in any case
+_TEXTS: Final = 4000  # so many are kept in any case
+_GROWTH: Final = 4  # to look for what nothing holds takes as long as a twentieth of a request, for each text known
 
 
 class RequestKeys:
@@ -20,11 +21,12 @@ class RequestKeys:
     in the sequence: one is left to compute, and what its key covers is known.
 
     `used` gives the keys that are kept elsewhere, the last of each stretch. Where it is known, texts are forgotten that
-    are neither there nor in a request at hand, each time that twice as many are known as were kept.
+    are neither there nor in a request at hand, each time that four times as many are known as were kept.
     """
 
     __slots__ = (
-        "_chains", "_keys", "_most_texts", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling", "used",
+        "_chains", "_keys", "_most_texts", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling",
+        "used",
     )  # fmt: skip
 
     def __init__(self, block_size: int, lookahead: int = 0, *, drops_hit_block: bool = False) -> None:
@@ -55,7 +57,7 @@ class RequestKeys:
         """Forget the texts of no request at hand, but for those with a key that is used."""
         at_hand = [text + stop - 1 for keys in self._keys.values() for text, _, stop in keys.stretches()]
         self._chains.keep([*used, *at_hand])
-        self._most_texts = max(_TEXTS, 2 * len(self._chains))
+        self._most_texts = max(_TEXTS, _GROWTH * len(self._chains))
 
     def end(self, row: int) -> None:
         """Forget the keys of a request."""

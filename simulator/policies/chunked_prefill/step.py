@@ -180,12 +180,14 @@ def schedule_waiting(
 def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> StepPlan:
     """One admission, or none: a part of a step's plan. Its note is the requests that the step has passed over."""
     passed = [*cast("tuple[RequestView, ...]", view.note or ())] if limits.passes_over else []
-    is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
+    slots = limits.slots - len(view.running)
+    waiting = len(view.waiting)
+    is_open = budget > 0 and slots > 0 and waiting > 0
     chunks: list[Chunk] = []
     if is_open:
         schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True, held=held)
     if chunks:
-        if budget > chunks[0].num_tokens and len(view.running) + 1 < limits.slots and len(view.waiting) > 1:
+        if budget > chunks[0].num_tokens and slots > 1 and waiting > 1:
             return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
         return step_plan(prefill=tuple(chunks), requeue=_to_front(passed, limits) if passed else None)
     if passed or (is_open and not lacks_blocks_alone(limits)):
