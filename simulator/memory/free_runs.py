@@ -84,10 +84,10 @@ class RequestBlocks:
         else:
             return self.runs
         parts = []
-        place = 0
         stops = [run.start for run in self.runs[1:]]
         for run, stop in zip(self.runs, [*stops, self.held], strict=False):
             part: BlockRun | None = run
+            place = run.start
             while part is not None and place < stop:
                 parts.append(part)
                 place = part.start + part.size

@@ -13,7 +13,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import PromptContent, Request
-from tests.simulator.memory.test_prefix_cache import SIZE, group, request
+from tests.simulator.memory.test_prefix_cache import SIZE, group, request, spelt
 
 
 def admit(ledger: PrefixLedger, asking: Request, num_tokens: int | None = None) -> int:
@@ -88,6 +88,25 @@ def test_a_free_run_is_split_where_it_lies_in_the_queue() -> None:
     assert queue(ledger) == [(1, 0, 3)]
     assert ledger.hits(group(3, 30, "b"), 30) == (3, 3)
     assert ledger.hits(group(4, 30, "a"), 30) == (2, 0)
+
+
+def test_of_a_use_that_stops_early_and_one_that_was_split_both_leave() -> None:
+    """Two requests enter the same text behind half of another's run; as the first is forgotten, the second is split."""
+    ledger = PrefixLedger(24, 0, SIZE)
+    admit(ledger, spelt(0, "a" * 40))
+    twins = [spelt(row, "a" * 20 + "b" * 20) for row in (1, 2)]
+    for twin in twins:
+        ledger.take_hits(twin, ledger.hits(twin, 40)[0])
+        ledger.allocate(twin.row, 5)
+    for twin in twins:
+        ledger.enter(twin, 10)
+    ledger.free(1, 10)
+    ledger.allocate(9, 4 + 2)
+    ledger.check()
+    assert [(run.start, run.size) for run in ledger._tables[2].parts()] == [(0, 10), (5, 3), (8, 2)]
+    ledger.free(2, 10)
+    ledger.check()
+    assert ledger.num_free == 24 - 10 - 6
 
 
 def test_own_blocks_of_the_finished_are_one_nameless_run() -> None:
