@@ -68,7 +68,7 @@ def _go_on(state: ReplicaState, viewer: Viewer, done: AppliedPlan, now_s: float)
         viewer.look_again(tokens, done.prefill, decodes=decodes)
         part = ask(view)
         if not isinstance(part, StepPlan):
-            raise state.broken(f"continues with {part!r}, which is not a StepPlan")
+            raise state.broken(f"continues with {part!r}; later parts may only admit requests")
         last = part
         preempt, resume, chunks, _, paused, _, _, more, note = last[:9]
         if preempt or resume or paused:
