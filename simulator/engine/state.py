@@ -288,10 +288,7 @@ class ReplicaState:
         return self.take(chunk, live, owned)
 
     def place(self, chunk: Chunk, now_s: float, hits: int | None = None) -> tuple[RequestState, int]:
-        """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns.
-
-        `hits`: its cached leading blocks, if they are known.
-        """
+        """Admit the chunk's request if it waits, with its cached blocks, `hits` if known; returns it and what it owns."""
         view, _, reserve, padding = chunk
         live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
@@ -344,8 +341,7 @@ class ReplicaState:
     def _take_hits(self, live: RequestState, cache: Cache, hits: int | None) -> int:
         """Give the request its cached leading blocks, so many if that is known; returns how many."""
         request = self.requests[live.row]
-        if hits is None:
-            hits, _ = cache.hits(request, live.num_tokens)
+        hits = cache.hits(request, live.num_tokens)[0] if hits is None else hits
         cache.take_hits(request, hits)
         live.found(hits * self.batch.block_size)
         return hits
