@@ -24,6 +24,12 @@ def shipped_profiles() -> dict[str, Path]:
 
 
 @cache
+def shipped_profile(name: str) -> Profile:
+    """A profile that comes with batchlab, read once: every scenario of a sweep or a plan asks for it."""
+    return read_profile(shipped_profiles()[name])
+
+
+@cache
 def shipped_tables() -> dict[str, Path]:
     """The tables of kernels that come with batchlab, by name; of a GPU, those of the newest software first."""
     found = {

@@ -4,9 +4,9 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
@@ -99,6 +99,12 @@ def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     return cls
 
 
+@lru_cache(maxsize=64)
+def _code(source: bytes, path: Path) -> CodeType:
+    """A file's code. Its classes are made anew for each run, as often as a run asks for them: compiled once."""
+    return compile(source, path, "exec")
+
+
 def _users_module(what: str, path: Path) -> ModuleType:
     """A user's file, loaded anew."""
     if not path.is_file():
@@ -108,7 +114,7 @@ def _users_module(what: str, path: Path) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
         # Not through the import system, which would leave a __pycache__ beside the user's file.
-        exec(compile(path.read_bytes(), path, "exec"), vars(module))
+        exec(_code(path.read_bytes(), path), vars(module))
     except Exception as error:  # whatever the user's file raises is the user's to mend
         line = getattr(error, "lineno", None)
         raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=str(path), line=line) from error

@@ -1,11 +1,12 @@
 """Settings of every test: Hypothesis's profiles, matplotlib without a screen, and what a marker needs to run."""
 
+import gc
 import importlib.util
 import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background is deaf to Ctrl-C, and so are its children; some tests press it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector, and keep what was collected out of its sight: it all stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache
@@ -99,6 +111,15 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
             fname.write("<svg></svg>" if options["format"] == "svg" else b"\x89PNG")
 
     monkeypatch.setattr("reports.drawing.style.Figure", Blank)
+
+
+@pytest.fixture
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the pictures of a report one in six is drawn: what the others show has tests in tests/reports."""
+    from reports.pages import run_report
+
+    every = run_report.plots
+    monkeypatch.setattr(run_report, "plots", lambda runs, style: every(runs, style)[::6])
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {

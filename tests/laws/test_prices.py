@@ -78,22 +78,28 @@ class Cell(NamedTuple):
         return custom_model({"base": self.model, **changed}) if changed else MODELS[self.model]
 
 
-def _cells() -> Iterator[Cell]:
+def _cells(draws: random.Random) -> Iterator[Cell]:
+    """Cells of the matrix, drawn for ever; each that is possible is as likely."""
     versions = [(engine, version) for engine, known in ENGINES.items() for version in known]
-    for (engine, version), (name, model), gpu, precision, (tensor, ranks) in itertools.product(
-        versions, MODELS.items(), GPUS, PRECISIONS, PARALLEL
-    ):
-        if model.heads % tensor or ranks > max(model.experts, 1):
+    models, gpus, precisions = list(MODELS), list(GPUS), list(PRECISIONS)
+    while True:
+        (engine, version), name, gpu = draws.choice(versions), draws.choice(models), draws.choice(gpus)
+        precision, (tensor, ranks), shares = draws.choice(precisions), draws.choice(PARALLEL), draws.random() < 0.5
+        experts = MODELS[name].experts
+        if MODELS[name].heads % tensor or ranks > max(experts, 1) or ("experts" in precision and not experts):
             continue
-        if "experts" in precision and not model.experts:
+        if shares and (ranks > 1 or tensor == 1 or not experts):  # ranks share, and one GPU has nothing to share
             continue
-        yield Cell(engine, version, name, gpu, precision, tensor, ranks, ranks > 1)
-        if model.experts and ranks == 1 and tensor > 1:
-            yield Cell(engine, version, name, gpu, precision, tensor, 1, True)
+        yield Cell(engine, version, name, gpu, precision, tensor, ranks, shares or ranks > 1)
 
 
 def _sample(count: int, seed: int) -> list[Cell]:
-    return random.Random(seed).sample(list(_cells()), count)
+    found: dict[Cell, None] = {}
+    for cell in _cells(random.Random(seed)):
+        found[cell] = None
+        if len(found) == count:
+            break
+    return list(found)
 
 
 def _shapes(wants_stats: bool) -> dict[str, StepShape]:

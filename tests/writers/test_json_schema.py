@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,6 @@ from tests.command import batchlab
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "scenarios" / "library"
-SCHEMA = scenario_schema()
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 YAML = sorted([*LIBRARY.glob("*.yaml"), *(ROOT / "scenarios" / "templates").glob("*.yaml")])
 LENGTH = {"dist": "fixed", "value": 8}
 ARRIVAL = {"process": "poisson", "rate": 1}
@@ -37,6 +36,17 @@ SMALL: dict[str, Any] = {
 }
 
 
+@cache
+def schema_of_scenarios() -> Schema:
+    """Made where a test asks for it: every process collects this file."""
+    return scenario_schema()
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema_of_scenarios())
+
+
 def as_json(data: object) -> Any:
     """YAML's data as a JSON Schema knows them: keys are text."""
     if isinstance(data, dict):
@@ -47,7 +57,7 @@ def as_json(data: object) -> Any:
 def test_the_shipped_schema_is_what_the_code_writes() -> None:
     """`make pages PAGES=schema` writes it again."""
     assert FILE.read_text(encoding="utf-8") == text()
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(schema_of_scenarios())
 
 
 def test_the_page_of_keys_is_what_the_code_writes() -> None:
@@ -60,7 +70,7 @@ def test_every_shipped_scenario_names_the_schema_and_keeps_to_it(path: Path) -> 
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith(MODELINE)
     assert (path.parent / first.removeprefix(MODELINE)).resolve() == FILE
-    assert [error.message for error in VALIDATOR.iter_errors(as_json(read_yaml(path).data))] == []
+    assert [error.message for error in validator().iter_errors(as_json(read_yaml(path).data))] == []
 
 
 def test_all_scenarios_are_checked() -> None:
@@ -71,7 +81,7 @@ def test_all_scenarios_are_checked() -> None:
 def test_a_small_scenario_is_valid_with_every_policy(policy: str) -> None:
     data = deepcopy(SMALL)
     data["engine"] = {"policy": policy, "max_num_seqs": 4}
-    VALIDATOR.validate(data)
+    validator().validate(data)
     load(data, check_files=False)
 
 
@@ -80,7 +90,7 @@ def test_a_release_that_is_not_known_is_valid_for_both(version: object) -> None:
     """The nearest known one stands for it."""
     data = deepcopy(SMALL)
     data["engine"]["version"] = version
-    VALIDATOR.validate(data)
+    validator().validate(data)
     load(data)
 
 
@@ -126,7 +136,7 @@ BROKEN: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("key", "value"), BROKEN, ids=[f"{key}={value}" for key, value in BROKEN])
 def test_what_is_broken_is_refused_by_both(key: str, value: object) -> None:
     """Unknown keys, wrong types, values out of range. The scenario is valid without the change."""
-    VALIDATOR.validate(SMALL)
+    validator().validate(SMALL)
     load(SMALL)
     data = deepcopy(SMALL)
     holder: Any = data
@@ -134,7 +144,7 @@ def test_what_is_broken_is_refused_by_both(key: str, value: object) -> None:
     for step in way:
         holder = holder[int(step) if step.isdigit() else step]
     holder[last] = value
-    assert not VALIDATOR.is_valid(data)
+    assert not validator().is_valid(data)
     if key != "engine.stream":  # `run` refuses it, once it knows what the policy makes of its keys
         with pytest.raises(InputError):
             load(data)
@@ -155,7 +165,7 @@ def keys_of(schema: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 def test_every_key_has_a_line_that_says_what_it_means() -> None:
     """By `doc(...)` in its annotation: a fragment, as a cell of a table."""
-    for way, schema in keys_of(SCHEMA):
+    for way, schema in keys_of(schema_of_scenarios()):
         key, text = ".".join(way), schema.get("description", "")
         assert text, f"{key} has no doc(...) in its annotation"
         assert re.match(r"[a-z0-9]|[A-Z]{2}|GPU|Poisson|Weibull", text), f"{key}: {text}"
@@ -166,7 +176,7 @@ def test_every_key_has_a_line_that_says_what_it_means() -> None:
 def test_the_page_names_every_key_and_every_family_of_models() -> None:
     page = reference.page()
     rows = set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE))
-    assert rows == {way[-1] for way, _ in keys_of(SCHEMA)}
+    assert rows == {way[-1] for way, _ in keys_of(schema_of_scenarios())}
     assert f"{', '.join(_FAMILIES)};" in " ".join(page.split())
     for line in page.splitlines():
         assert "| None" not in line
@@ -182,4 +192,4 @@ def test_a_new_scenario_names_the_schema_from_where_it_stands(tmp_path: Path) ->
         assert (path.parent / first.removeprefix(MODELINE)).resolve() == FILE
         assert second == "# batchlab run ./mine.yaml"
         json.dumps(as_json(read_yaml(path).data))
-        VALIDATOR.validate(as_json(read_yaml(path).data))
+        validator().validate(as_json(read_yaml(path).data))

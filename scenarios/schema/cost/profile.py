@@ -134,14 +134,14 @@ class ProfileCostConfig(Strict):
         return bool(profile.document["host"].get("from") == ASSUMED)
 
     def _find(self, scenario: Priced) -> Profile:
-        from scenarios.profiles import TABLES_SUFFIX, shipped_profiles, shipped_tables
+        from scenarios.profiles import TABLES_SUFFIX, shipped_profile, shipped_profiles, shipped_tables
         from simulator.timing.profile import read_profile
 
         shipped, tables = shipped_profiles(), shipped_tables()
         if self.name is not None:
             if self.name in tables:
                 return self._composed(scenario, tables[self.name], "cost.name")
-            return read_profile(shipped[self.name])
+            return shipped_profile(self.name)
         if self.path is None:
             return self._fitting(scenario)
         path = Path(self.path)
@@ -212,16 +212,16 @@ class ProfileCostConfig(Strict):
 
         Shipped profiles are of vLLM's kernels: tables of another engine of its own come before them.
         """
-        from scenarios.profiles import shipped_profiles, shipped_tables, tables_for
+        from scenarios.profiles import shipped_profile, shipped_profiles, shipped_tables, tables_for
         from simulator.policies import server_of
         from simulator.policies.parts.vllm_server import VLLM
-        from simulator.timing.profile import described, read_profile, refusal
+        from simulator.timing.profile import described, refusal
 
         shipped, tables = shipped_profiles(), shipped_tables()
         model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
         of_gpu = gpu.name.removesuffix(CHANGED)
-        named = [path for name, path in shipped.items() if name.startswith(of_gpu)]  # reading all would take a while
-        profiles = (profile for profile in map(read_profile, named) if refusal(profile, model, gpu, ranks) is None)
+        named = [name for name in shipped if name.startswith(of_gpu)]  # reading all would take a while
+        profiles = (profile for profile in map(shipped_profile, named) if refusal(profile, model, gpu, ranks) is None)
         engine = scenario.engine
         kernels = server_of(engine.policy).kernels
         own, others = tables_for(of_gpu, kernels, str(engine.parameter("version")))

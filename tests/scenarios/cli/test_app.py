@@ -122,6 +122,7 @@ def test_the_folders_scenario_can_be_run_again(tmp_path: Path) -> None:
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
+@pytest.mark.usefixtures("few_pictures")
 def test_run_with_report(tmp_path: Path) -> None:
     path = small(tmp_path)
     done = batchlab("run", path, "--report", "--out", "out", cwd=tmp_path)

@@ -1,16 +1,30 @@
 """Residuals that intervals are made of: quantiles of cells, and their coverage of what was left out."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from docs.writers.accuracy.residuals import TIMES, as_columns, coverages, document, fitted_times, needed_by, usable
+from docs.writers.accuracy.residuals import (
+    TIMES,
+    as_columns,
+    coverages,
+    document,
+    fitted_times,
+    needed_by,
+    usable,
+)
 from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import LEAST_WIDER, fitted_spread, log_ratios, quantiles, spreads, strata
 from scenarios.prediction.residuals import FILE, METRICS, WARM, shipped_residuals
+
+if TYPE_CHECKING:
+    from docs.writers.accuracy.residuals import Tested
 
 ROW = Row("a", "vllm", "0.19.0", "org/model", "h200_sxm", "fp8", 512, 64, 4, 4, 1, 1, 1, 60.0, 14.0)
 TPOT = METRICS[1]
@@ -50,15 +64,25 @@ def test_warm_servers_are_judged_without_cold_ones() -> None:
     assert rows.of(WARM).ratios[WARM] == pytest.approx([-math.log(1.1)])
 
 
+CELLS = 16
+"""Half of them are of each engine: the fewest that make a stratum."""
+
+
+@cache
+def covered(spread: float) -> "Mapping[str, Tested]":
+    """The coverages of rows of cells whose errors spread so far: each leaves every group out of every other."""
+    return coverages(as_columns(scored(CELLS, 13, spread)), TPOT)
+
+
 def test_intervals_are_widened_until_what_was_left_out_lies_in_them() -> None:
-    rows = as_columns(scored(24, 12, 0.2))
+    rows = as_columns(scored(CELLS, 13, 0.2))
     found = needed_by(rows, TPOT)
     plain = np.mean([(times <= 1.0).mean() for way in found.values() for times, _ in way.values()])
     assert plain < 0.9
     assert 1.0 < fitted_times(found) <= TIMES[-1]
-    assert coverages(rows, TPOT)["model"].overall > plain
-    alike = as_columns(scored(24, 12, 1e-6))
-    assert coverages(alike, TPOT)["model"].width == pytest.approx(1.0, abs=1e-4)
+    assert covered(0.2)["model"].overall > plain
+    alike = coverages(as_columns(scored(4, 12, 1e-6)), TPOT)
+    assert alike["model"].width == pytest.approx(1.0, abs=1e-4)
 
 
 def test_what_is_left_out_takes_no_part_in_its_own_test() -> None:
@@ -89,9 +113,8 @@ def test_no_basis_is_surer_than_a_surer_one() -> None:
 
 
 def test_an_engine_that_is_left_out_takes_what_is_known_of_others() -> None:
-    rows = as_columns(scored(24, 12, 0.2))
-    assert {"vllm", "sglang", "any"} == set(strata(rows))
-    assert coverages(rows, TPOT)["engine"].groups.keys() == {"vllm", "sglang"}
+    assert {"vllm", "sglang", "any"} == set(strata(as_columns(scored(CELLS, 13, 0.2))))
+    assert covered(0.2)["engine"].groups.keys() == {"vllm", "sglang"}
 
 
 def test_a_stratum_is_of_several_cells() -> None:
@@ -100,8 +123,8 @@ def test_a_stratum_is_of_several_cells() -> None:
 
 
 def test_the_document_says_how_it_was_tested() -> None:
-    found = document(scored(12, 12, 0.2), scored(4, 12, 0.5, seed=1))
-    assert found["rows"] == 144
+    found = document(scored(6, 12, 0.2), scored(4, 12, 0.5, seed=1))
+    assert found["rows"] == 72
     assert found["strata"]["roofline"][TPOT][0] < 0.0 < found["strata"]["roofline"][TPOT][-1]
     assert set(found["tested"][TPOT]) == {"model", "GPU", "version", "engine"}
 
