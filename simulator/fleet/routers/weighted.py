@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
+MOST_SESSIONS = 100_000
+
 
 @dataclass(slots=True)
 class Weighted:
     """Give a request to the replica of least cost, the first of equals.
 
     cost = load x unfinished / slots + queue x waiting / slots + kv x used / usable blocks - prefix x known share of the
-    prompt - session x (1 where the last request of the session went).
+    prompt - session x (1 where the last request of the session went). The 100,000 sessions used last are remembered.
     """
 
     load: Annotated[Factor, doc("weight of unfinished requests / slots")] = 1.0
@@ -61,7 +63,10 @@ class Weighted:
         if prompt:
             self._table.add(prompt, chosen.index)
         if self.session and request.session_id is not None:
+            self._sessions.pop(request.session_id, None)
             self._sessions[request.session_id] = chosen.index
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
         return chosen
 
     def _gains(self, request: ArrivingRequest, prompt: list[Stretch], replicas: Replicas) -> dict[int, float]:

@@ -78,6 +78,23 @@ def test_no_text_is_known_for_longer_than_its_blocks(
     assert 20 < largest < 70
 
 
+def test_the_sessions_used_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.fleet.routers.weighted.MOST_SESSIONS", 2)
+    router = load_router("weighted", {"prefix": 0.0, "session": 1.0})
+    two: Any = replicas()
+
+    def goes(row: int, session: str) -> int:
+        for load in two:
+            load.num_unfinished = row * (load.index == 0)  # without a session: replica 1, but for row 0
+            two.changed(load.index)
+        return router.choose(asking(row, [row], session), two).index
+
+    assert [goes(row, session) for row, session in enumerate("aba")] == [0, 1, 0]
+    assert goes(3, "c") == 1  # b is forgotten, a is not
+    assert goes(4, "a") == 0
+    assert goes(0, "b") == 0
+
+
 @pytest.mark.parametrize("kind", range(4))
 def test_prefix_hash_remembers_no_prompt(kind: int) -> None:
     """A prompt's home is a function of its beginning: what came before makes no difference."""
