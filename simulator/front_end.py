@@ -6,7 +6,8 @@ a request's tokens reach its client later than they are sampled by one delay, wh
 gaps between them stay as they are. What the engine sees and decides does not change, unless clients react to answers.
 
 Tokenising takes a time for each token of the prompt, one prompt after another. Clients that react to answers meet it on
-the way in (`Clients`): their requests reach the engine one by one. For all others it is a part of the delay.
+the way in (`Clients`): their requests reach the engine one by one. For all others, and for those that a server recorded
+as they left (`LiveTraffic`), it is a part of the delay.
 What a token takes depends on the model's tokeniser and on the text. Hugging Face's tokenizers, one core of an AMD EPYC,
 7,370 random tokens as text (so benchmarks make prompts): Llama 3.1 6.5 us a token, gpt-oss 9, DeepSeek-V3 and Qwen3 10.
 The same of English prose: 3.6, 5.9, 4.5 and 7.

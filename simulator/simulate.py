@@ -187,7 +187,7 @@ def simulate_fleet(
     records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
         records = clients.seen(records)
-    prompts = records.requests.input_tokens if clients is None else None
+    prompts = None if workload.follows_answers else records.requests.input_tokens  # else: tokenised on the way in
     return Run(records, cluster.fleet.decisions(), first_tokens.of_all(len(records.requests.row), prompts))
 
 

@@ -92,9 +92,13 @@ class Workload(StoredColumns):
 
     @property
     def answers_back(self) -> bool:
-        """True if later requests depend on answers: requests that follow others, closed loops, timeouts, retries."""
-        patient = self.patience_s is None and all(client == Client() for client in self.clients)
-        return self.after_row is not None or bool(self.loops) or not patient
+        """True if what clients do depends on answers: requests that follow others, closed loops, timeouts, retries."""
+        return self.follows_answers or self.patience_s is not None
+
+    @property
+    def follows_answers(self) -> bool:
+        """The same without the patience that a trace records, for which no request comes or stays away."""
+        return self.after_row is not None or bool(self.loops) or any(client != Client() for client in self.clients)
 
     def session_turns(self) -> Ints:
         """Each request's place in its session, from 1: as the source says, or in order of arrival."""

@@ -84,7 +84,7 @@ class Clients:
         self._until_s = workload.until_s
         self._first_tokens = first_tokens
         self._front_end_s = first_tokens.front_end.fixed_s  # of all; some answers are later still
-        self._token_s = first_tokens.front_end.per_prompt_token_s
+        self._token_s = first_tokens.front_end.per_prompt_token_s if workload.follows_answers else 0.0
         self._tokenised_s = 0.0  # until when prompts are tokenised, one after another
         self._issued = Issued()
         self._waiting: dict[int, _Waiting] = {}  # by the run's row

@@ -19,12 +19,14 @@ SETTINGS = [
     (SMALL,),
     (SMALL, "engine.policy=vllm", "engine.async_scheduling=true"),
     (SMALL, "engine.policy=continuous", "front_end={fixed_s: 0.02, per_running_s: 0.003}"),
+    (SMALL, "front_end={fixed_s: 0.02, per_running_s: 0.003, per_prompt_token_s: 0.001}"),
     (SMALL, "engine.policy=vllm", "engine.enable_prefix_caching=true"),
     ("engine.policy=static", "engine.max_num_seqs=8"),
     ("engine.policy=static", "engine.max_num_seqs=8", "engine.stream=false"),
     ("engine.policy=orca", "engine.max_num_seqs=8", "engine.max_queued_requests=3"),
     (SMALL, "replicas=3", "router={kind: least_loaded, signal_interval_s: 0.05}"),
     (SMALL, "engine.max_num_seqs=2", "flow_control={queue_depth_threshold: 1, ttl_s: 1, max_requests: 6}"),
+    (SMALL, "flow_control={detector: concurrency, concurrency_mode: tokens, max_token_concurrency: 300, ttl_s: 1}"),
     (SMALL, "replicas=2", "router=prefix_affinity", "engine.enable_prefix_caching=true"),
 ]
 
