@@ -1,7 +1,8 @@
 """Scores from 0 to 1 of replicas, one a replica in order, and the pick of the highest sum, as in llm-d-router.
 
 Before, it was the Gateway API Inference Extension. Files are below pkg/epp/framework/plugins/scheduling/ there, as of
-commit 683100dc; the cases of its own tests are ours (tests/simulator/fleet/test_deployed_routers.py).
+commit 683100dc or the one that is named; the cases of its own tests are ours
+(tests/simulator/fleet/test_deployed_routers.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,13 @@ def kv_scores(loads: Sequence[ReplicaLoad]) -> list[float]:
 
 
 def lora_scores(lora: str | None, loads: Sequence[ReplicaLoad]) -> list[float]:
-    """1 where the adapter is in use, 0.8 where there is room for another (scorer/loraaffinity/lora_affinity.go:101)."""
-    return [
-        _THERE if lora in load.loras else _ROOM if len(load.loras) < load.max_loras else 0.0  # else: another must go
-        for load in loads
-    ]
+    """1 where the adapter is in use, 0.8 where there is room for another, else 0.
+
+    There is room where the adapters that run and those that wait, together, are fewer than `max_loras`
+    (scorer/loraaffinity/lora_affinity.go, 533a218d). vLLM's metric `vllm:lora_requests_info` names each adapter that
+    has a request as both (0.33, v1/metrics/stats.py:703), so each counts twice, and none is known only to wait.
+    """
+    return [_THERE if lora in load.loras else _ROOM if 2 * len(load.loras) < load.max_loras else 0.0 for load in loads]
 
 
 def prefix_scores(known_blocks: Mapping[int, int], blocks: int, loads: Sequence[ReplicaLoad]) -> list[float]:

@@ -39,8 +39,8 @@ class LlmD:
     """Give a request to the replica of the highest score; equals take turns.
 
     score = prefix x share of the prompt's blocks that went there before + queue x (most waiting - waiting) / (most -
-    fewest waiting) + kv x free / usable KV blocks + lora x (1 where requests of its adapter are, 0.8 where there is
-    room for another, else 0).
+    fewest waiting) + kv x free / usable KV blocks + lora x (1 where requests of its adapter are, 0.8 where less
+    than half of its `max_loras` are used, else 0).
     """
 
     usual_interval_s: ClassVar = 0.05

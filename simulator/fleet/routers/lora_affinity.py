@@ -1,15 +1,11 @@
 """The replica that has requests of the adapter already, as llm-d's endpoint picker scores it.
 
-The scores are those of llm-d-router (before: the Gateway API Inference Extension), below
-pkg/epp/framework/plugins/scheduling/. An adapter scores 1 where a replica has it, 0.8 where the replica has fewer than
-`max_loras`, else 0 (scorer/loraaffinity/lora_affinity.go:101). The shortest queue scores 1, the longest 0, others in
-proportion (scorer/queuedepth/queue.go). KV scores its free share (scorer/kvcacheutilization). The weighted scores are
-added up, and equals take turns (picker/maxscore/picker.go, picker/common.go). The weights of queue and KV are those of
-its default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
+The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/scorers.py` says
+where they are. The weighted scores are added up, and equals take turns. The weights of queue and KV are those of its
+default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
 
-A replica has the adapters of its requests, waiting or running: vLLM's metric `vllm:lora_requests_info` names both as
-running and as waiting what either has (0.33, v1/metrics/stats.py:703). Adapters that lie in a slot and that no request
-uses are in no metric. A request for the model itself is scored as one whose adapter no replica has.
+A replica has the adapters of its requests, waiting or running. Adapters that lie in a slot and that no request uses are
+in no metric. A request for the model itself is scored as one whose adapter no replica has.
 """
 
 from __future__ import annotations
@@ -32,8 +28,8 @@ if TYPE_CHECKING:
 class LoraAffinity:
     """Give a request to the replica of the highest score; equals take turns.
 
-    score = lora x (1 where a request of the adapter is, 0.8 where the requests there use fewer than `max_loras`, else
-    0) + queue x (most waiting - waiting) / (most - fewest waiting) + kv x free / usable KV blocks.
+    score = lora x (1 where a request of the adapter is, 0.8 where the requests there use less than half of `max_loras`,
+    else 0) + queue x (most waiting - waiting) / (most - fewest waiting) + kv x free / usable KV blocks.
     """
 
     lora: Annotated[Factor, doc("weight of having requests of the adapter")] = 1.0

@@ -50,7 +50,7 @@ def test_each_router_chooses_as_it_says() -> None:
 
 
 def with_loras(index: int, *, loras: str = "", waiting: int = 0, kv: float = 0.0) -> Any:
-    return SimpleNamespace(index=index, loras=tuple(loras), max_loras=2, num_waiting=waiting, kv_utilization=kv)
+    return SimpleNamespace(index=index, loras=tuple(loras), max_loras=4, num_waiting=waiting, kv_utilization=kv)
 
 
 def test_adapters_are_scored_as_llm_d_scores_them() -> None:
@@ -60,7 +60,7 @@ def test_adapters_are_scored_as_llm_d_scores_them() -> None:
 
     full, other, room = with_loras(0, loras="ab"), with_loras(1, loras="cd"), with_loras(2, loras="c")
     assert chosen("b", full, other, room) == [0, 0, 0]  # 1: it is there
-    assert chosen("x", full, other, room) == [2, 2, 2]  # 0.8: there is room
+    assert chosen("x", full, other, room) == [2, 2, 2]  # 0.8: there is room, as each counts twice
     assert chosen("x", full, other) == [0, 1, 0]  # equals take turns
     assert chosen(None, full, other, room) == [2, 2, 2]
     assert chosen("c", full, other, room) == [1, 2, 1]
