@@ -109,8 +109,8 @@ STUDY = Study(
         " serves the same 32 adapters with {first_0_32:,.0f} ms, and 32 adapters of Zipf's popularity with"
         " {first_1_32:.0f} ms instead of {turns_1_32:,.0f} ms. With llm-d's usual weights the queue counts more than"
         " the adapter: {kept_1_32:.0f} ms by Zipf's law, {kept_0_32:,.0f} ms with equal popularity, for the first"
-        " request that is shut out makes a queue, which sends the next ones elsewhere, with their adapters; and it takes"
-        " a replica to be full from half of its slots on, as vLLM names each adapter twice. Beyond the"
+        " request that is shut out makes a queue, which sends the next ones elsewhere, with their adapters; and it"
+        " takes a replica to be full from half of its slots on, as vLLM names each adapter twice. Beyond the"
         " 32 slots of all replicas affinity helps and does not suffice: at 64 equally popular adapters it has"
         " {first_0_64:,.0f} ms, and round robin {turns_0_64:,.0f} ms.",
         "**Slots are the cheaper remedy where memory allows.** An adapter of rank 16 of this model takes 80 MiB. 128"
