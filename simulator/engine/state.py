@@ -18,8 +18,8 @@ from simulator.engine.queue_prefixes import QueuePrefixes
 from simulator.engine.taken_back import take_back
 from simulator.engine.unseen import Unseen
 from simulator.errors import PolicyError
-from simulator.memory.blocks import KVBlocks, SwappableBlocks
-from simulator.memory.cache import Cache
+from simulator.memory.blocks import KVBlocks
+from simulator.memory.cache import Cache, kinds_of
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
@@ -73,8 +73,7 @@ class ReplicaState:
         self.companion = members.companion
         self.max_num_batched_tokens = members.max_num_batched_tokens
         self.blocks = blocks
-        self.swappable = blocks if isinstance(blocks, SwappableBlocks) else None
-        self.cache = blocks if isinstance(blocks, Cache) else None
+        self.swappable, self.cache = kinds_of(blocks)
         self.tree = blocks if isinstance(blocks, RadixCache) else None
         self.unseen = Unseen() if self.traits.overlap_scheduling else None
         self.cut: RequestState | None = None  # its last chunk enters the radix tree with the next plan

@@ -114,6 +114,7 @@ class Fleet:
 
     def _make(self, group: ReplicaGroup) -> list[Replica]:
         first, logs, make_executor = len(self.replicas), self.logs, group.executors()
+        policies = group.policies()
         if group.group_cost is None:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
@@ -145,7 +146,7 @@ class Fleet:
                 ReplicaParts(
                     index,
                     self.clocks[index],
-                    group.make_policy(),
+                    next(policies),
                     group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
                     group.kv.block_size,
                     make_executor(),

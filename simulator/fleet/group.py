@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from simulator.engine.admission import NO_CAPS, QueueCaps
@@ -37,7 +37,7 @@ class KVMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """A group of `replicas` equal replicas. `make_policy` makes a policy for each.
+    """A group of `replicas` equal replicas. `make_policy` makes a policy for each, or one for all if it is constant.
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
@@ -75,6 +75,14 @@ class ReplicaGroup:
         """Usable KV blocks of one replica."""
         return self.kv.num_gpu_blocks - 1
 
+    def policies(self) -> Iterator[Policy]:
+        """Yields the policy of each replica."""
+        first = self.make_policy()
+        constant = _is_constant(first)
+        yield first
+        while True:
+            yield first if constant else self.make_policy()
+
     def executors(self) -> Callable[[], Executor]:
         """Returns what makes each executor. ValueError where there is neither a cost model nor an executor."""
         if self.make_executor is not None:
@@ -84,3 +92,17 @@ class ReplicaGroup:
             raise ValueError("simulate needs a cost model or an executor")
         executor = Predicted(cost, self.swap_s_per_block, swap_overlap=self.swap_overlap)
         return lambda: executor  # Predicted has no state: one serves all
+
+
+_UNSET = object()  # a field that is set later, which is a change
+
+
+def _is_constant(value: object) -> bool:
+    """True if nothing can change about a value: a number, a word, or a tuple or frozen dataclass of such."""
+    kind = type(value)
+    if is_dataclass(kind):
+        frozen: bool = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
+        return frozen and all(_is_constant(getattr(value, field.name, _UNSET)) for field in fields(kind))
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return value is None or isinstance(value, (bool, int, float, str))

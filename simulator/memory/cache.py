@@ -1,9 +1,9 @@
 """The protocol of KV memory with a prefix cache: vLLM's `PrefixCache` or `PrefixLedger`, and SGLang's `RadixCache`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
-from simulator.memory.blocks import KVBlocks
+from simulator.memory.blocks import KVBlocks, SwappableBlocks
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
@@ -48,3 +48,15 @@ class Cache(KVBlocks, Protocol):
 
     def end(self, row: int) -> None:
         """Forget the content of a request that has ended."""
+
+
+_kinds: dict[type, tuple[bool, bool]] = {}
+
+
+def kinds_of(blocks: KVBlocks) -> tuple[SwappableBlocks | None, Cache | None]:
+    """The blocks as what else they are; None for what they are not. A class is looked at once, as that takes long."""
+    kind = type(blocks)
+    if kind not in _kinds:
+        _kinds[kind] = isinstance(blocks, SwappableBlocks), isinstance(blocks, Cache)
+    can_swap, caches = _kinds[kind]
+    return cast("SwappableBlocks", blocks) if can_swap else None, cast("Cache", blocks) if caches else None
