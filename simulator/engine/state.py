@@ -287,7 +287,7 @@ class ReplicaState:
         return self.take(chunk, live, owned)
 
     def place(self, chunk: Chunk, now_s: float, hits: int | None = None) -> tuple[RequestState, int]:
-        """Admit the chunk's request if it waits, with what is cached, `hits` if known; returns it and the blocks it owns."""
+        """Admit the chunk's request if it waits, with what is cached (`hits`); returns it and the blocks it owns."""
         view, _, reserve, padding = chunk
         live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
