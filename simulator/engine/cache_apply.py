@@ -106,25 +106,32 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
         return
     fills = state.fills if state.fills is not None and len(state.fills) else None
     fills_late = state.fills is not None and not state.rejoined
+    taken = 0  # blocks of the decodes since the last that had to be taken in its turn
     for live in _in_turn(state, chunks, given, decode=decode, fills_late=fills_late):
         if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
+        chunk = chunks.pop(live, None)
+        is_decode = chunk is None and live not in given
+        if is_decode and fills_late and cache.num_free > taken and not live.reserved_tokens:
+            taken += 1  # it is at the end of a block
+            continue
+        if taken:
+            cache.grow(taken, ())
+            taken = 0
         if fills is not None and decode:
             fills.decode(live.place)
-        chunk = chunks.pop(live, None)
         if chunk is not None:
             _make_room(state, cache, live, chunk.num_tokens, victims, more_blocks, now_s)
             done.prefill.append(state.compute(chunk, now_s))
-        elif live not in given:
-            if fills_late and cache.num_free and not live.reserved_tokens:
-                cache.allocate(live.row, 1)  # it is at the end of a block
-            else:
-                _take(state, cache, live, 1, victims, more_blocks, now_s)
+        elif is_decode:
+            _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
             more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s, leaves=True))
         else:  # a victim of its own lack of blocks
             while live.status in (DECODING, PREFILLING):
                 _preempt(state, victims.pop(0), more_blocks, now_s)
+    if taken:
+        cache.grow(taken, ())
     for victim in victims:
         _preempt(state, victim, more_blocks, now_s)
     if fills is not None and decode:

@@ -117,11 +117,11 @@ class LateFills:
         """Note a request by the text of its next block, if others may have that."""
         entered = filler.blocks.entered
         if entered >= filler.stop:
-            for text, _, stop in filler.blocks.stretches:
-                if entered < stop:
-                    filler.text, filler.stop = text, stop
-                    break
-            else:
+            stretches, at = filler.blocks.stretches, -1
+            while stretches[at][1] > entered:
+                at -= 1
+            filler.text, _, filler.stop = stretches[at]
+            if entered >= filler.stop:  # nobody else can have the next
                 self._fillers.pop(filler.live, None)
                 return
         self._fillers[filler.live] = filler
