@@ -52,8 +52,12 @@ class PrefixLedger(CachedRuns):
         if request.content is not None:
             if request.row != self._asked:
                 self._ask(request)
-            if self.unfilled:
-                self._fill(request, most)
+            if unfilled := self.unfilled:  # what is full of these texts enters before they are looked up
+                for text, first, _ in self._stretches:
+                    if text in unfilled and first < most:
+                        self.fill(text, most)
+                if request.row != self._asked:
+                    self._ask(request)
             shared = most if most < self._shared else self._shared
             for last, start, found in self._holders(shared):
                 if not last.references:
@@ -81,15 +85,6 @@ class PrefixLedger(CachedRuns):
         """Have the texts of a request at hand, which is looked up and admitted."""
         keys = self.keys.of(request)
         self._asked, self._shared, self._stretches = request.row, keys.num_shared, keys.stretches()
-
-    def _fill(self, request: Request, stop: int) -> None:
-        """Let blocks enter that are full, before these places of the request at hand are looked up."""
-        unfilled = self.unfilled
-        for text, first, _ in self._stretches:
-            if first < stop and text in unfilled:
-                self.fill(text, stop)
-        if request.row != self._asked:
-            self._ask(request)
 
     def _holders(self, most: int) -> list[_Held]:
         """The runs that hold the leading blocks of the request at hand, up to `most` or the first that is not cached.
