@@ -1,7 +1,8 @@
 """Runs of KV blocks: those of a request, those that serve a text, and the queue of those that no request uses."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Final
 
 from simulator.memory.block_keys import Stretch
 
@@ -17,6 +18,9 @@ class BlockRun:
 
     __slots__ = ("after", "before", "cut", "following", "references", "rest", "row", "serves", "size", "start", "text")
 
+    before: BlockRun  # in the queue, as is `after`; outside they are not looked at
+    after: BlockRun
+
     def __init__(self, row: int, start: int, size: int, text: int = 0) -> None:
         self.row = row
         self.start = start
@@ -27,7 +31,6 @@ class BlockRun:
         self.following: BlockRun | None = None
         self.rest: BlockRun | None = None
         self.cut: dict[int, int] | None = None
-        self.before = self.after = _NONE  # in the queue
 
     def cut_at(self, stop: int, uses: int) -> None:
         """Count so many more uses that stop before this place, which is before the end."""
@@ -55,9 +58,6 @@ class BlockRun:
         if self.references - sum(cut.values()) > sum([stop >= end for stop in stops]):
             return 0
         return end - max([stop for stop, uses in cut.items() if uses > stops.count(stop)], default=self.start)
-
-
-_NONE: Final = BlockRun.__new__(BlockRun)  # where a run is not in the queue
 
 
 class RequestBlocks:
@@ -201,4 +201,4 @@ class FreeRuns:
     def remove(self, run: BlockRun) -> None:
         before, after = run.before, run.after
         before.after, after.before = after, before
-        run.before = run.after = _NONE  # by a link to itself it would outlive its last use
+        run.before = run.after = self.ends  # links of its own would keep it, or what it was between
