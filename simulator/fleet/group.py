@@ -98,11 +98,20 @@ _UNSET = object()  # a field that is set later, which is a change
 
 
 def _is_constant(value: object) -> bool:
-    """True if nothing can change about a value: a number, a word, or a tuple or frozen dataclass of such."""
+    """True if nothing can change about a value: a number, a word, a tuple of such, or what has but constant fields."""
     kind = type(value)
     if is_dataclass(kind):
-        frozen: bool = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
-        return frozen and all(_is_constant(getattr(value, field.name, _UNSET)) for field in fields(kind))
+        return (
+            not hasattr(value, "__dict__")  # which takes any name, frozen or not
+            and all(map(_is_frozen, kind.__mro__[:-1]))
+            and all(_is_constant(getattr(value, field.name, _UNSET)) for field in fields(kind))
+        )
     if isinstance(value, tuple):
         return all(map(_is_constant, value))
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _is_frozen(kind: type) -> bool:
+    """True if a class is a frozen dataclass itself: one that inherits from it can set names of its own."""
+    params = vars(kind).get("__dataclass_params__")
+    return params is not None and bool(params.frozen)

@@ -176,8 +176,14 @@ def test_an_unknown_router_is_bad_input(router: str) -> None:
 def test_each_replica_has_its_own_policy_and_blocks() -> None:
     policies, blocks = [], []
 
+    class Changing:
+        """A policy that could remember; one that cannot is shared (`tests.simulator.fleet.test_group`)."""
+
+        max_num_seqs = 4
+        plan = make_policy("continuous", 4, 64).plan
+
     def make() -> object:
-        policies.append(make_policy("continuous", 4, 64))
+        policies.append(Changing())
         return policies[-1]
 
     def make_blocks(num_blocks: int, num_host_blocks: int) -> BlockLedger:
