@@ -17,8 +17,9 @@ from simulator.request import PromptContent, Request
 _Tokens = tuple[Hashable, ...]
 Parts = tuple[_Tokens, _Tokens]  # the tokens of a prompt and its answer; to join them would touch every one
 Stretch = tuple[int, int, int]  # a text, and the places of a sequence from and up to which it goes on with that
-# The key of its first block, the place behind its last, what it is a part of, and where another went on otherwise.
-_Text = tuple[int, int, Parts, int]
+# The key of its first block, the place behind its last, what it is a part of, where another went on otherwise, and, of
+# one that was cut, which many begin with, the tokens behind its first block and what its key covers of the next.
+_Text = tuple[int, int, Parts, int, _Tokens]
 
 
 class Chains:
@@ -79,24 +80,26 @@ class Chains:
             text = texts.get(first)
             if text is None:
                 number = self.after(stop - place)
-                texts[first] = number, stop, parts, 0
+                texts[first] = number, stop, parts, 0, ()
                 found.append((number - place, place, stop))
                 break
-            number, end, other, left = text
+            number, end, other, left, tokens = text
             most = end if end < stop else stop
             same = place + 1
             if same < most:
                 start, behind = same * size, most * size + lookahead
-                if behind <= length and prompt[start:behind] == other[0][start:behind]:
+                theirs = tokens if tokens and most == end else other[0][start:behind]
+                if behind <= length and prompt[start:behind] == theirs:
                     same = most  # nearly always
                 else:
                     same = _common(parts, other, same, most, size, lookahead)
             if same == left < most:  # many do: the text is cut here, and its beginning compared at once
-                texts[first] = number, same, other, 0
+                behind = same * size + lookahead
+                texts[first] = number, same, other, 0, _cut(other, (place + 1) * size, behind)
                 tail = number + same - place
-                texts[tail - 1, _cut(other, same * size, (same + 1) * size + lookahead)] = tail, end, other, 0
+                texts[tail - 1, _cut(other, same * size, behind + size)] = tail, end, other, 0, ()
             elif same < most:
-                texts[first] = number, end, other, same
+                texts[first] = number, end, other, same, tokens
             name = number - place
             if found and found[-1][0] == name:  # the same text, which was cut
                 place = found.pop()[1]
@@ -108,15 +111,16 @@ class Chains:
 
 def _common(parts: Parts, other: Parts, place: int, end: int, size: int, lookahead: int) -> int:
     """The first block from `place` on that differs; `end` if none does before it."""
-    step = end - place  # so many blocks are compared at once
+    prompt = (len(parts[0]) - lookahead) // size
+    guesses = [prompt + 1, prompt]  # the answer often is what differs
     while place < end:
-        middle = place + step
-        start, behind = place * size, middle * size + lookahead
-        if _cut(parts, start, behind) == _cut(other, start, behind):
-            place = middle
-        else:
-            end = middle - 1
-        step = (end - place + 1) // 2
+        middle = guesses.pop() if guesses else (place + end + 1) // 2
+        if place < middle <= end:
+            start, behind = place * size, middle * size + lookahead
+            if _cut(parts, start, behind) == _cut(other, start, behind):
+                place = middle
+            else:
+                end = middle - 1
     return place
 
 

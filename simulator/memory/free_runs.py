@@ -53,8 +53,10 @@ class BlockRun:
 
     def left_by(self, stops: list[int]) -> int:
         """Blocks that nobody uses once uses that stop before these places have ended."""
+        cut = self.cut
+        if cut is None:  # all uses are of the whole run
+            return self.size if self.references == len(stops) else 0
         end = self.start + self.size
-        cut = self.cut or {}
         if self.references - sum(cut.values()) > sum([stop >= end for stop in stops]):
             return 0
         return end - max([stop for stop, uses in cut.items() if uses > stops.count(stop)], default=self.start)
@@ -95,10 +97,13 @@ class RequestBlocks:
         return parts
 
     def uses(self) -> list[tuple[BlockRun, int]]:
-        """The parts, each with the place before which the use of it stops: its end, or before that."""
-        parts = self.parts()
-        stops = [part.start for part in parts[1:]]
-        return list(zip(parts, [*stops, self.held], strict=False))
+        """The parts, last one first, each with the place before which the use of it stops: its end, or before that."""
+        uses = []
+        stop = self.held
+        for part in reversed(self.parts()):
+            uses.append((part, stop))
+            stop = part.start
+        return uses
 
 
 class ServingRuns:

@@ -32,8 +32,8 @@ class PrefixLedger(CachedRuns):
         self._tables: dict[int, RequestBlocks] = {}
         self._asked, self._shared = NOBODY, 0  # the row of the request at hand, and its blocks that others may have
         self._stretches: list[Stretch] = []
-        self._looked = (NOBODY, 0)  # the last request looked up, at which change; how far, and what was found
-        self._most = self._reached = 0
+        self._looked, self._looked_at = NOBODY, 0  # the last request looked up, and at which change
+        self._most = self._reached = 0  # how far it was looked for, and found
         self._held: list[_Held] = []
         self.keys = RequestKeys(block_size)
         self.keys.used = self._used
@@ -91,8 +91,8 @@ class PrefixLedger(CachedRuns):
 
         The last answer is kept until the cache changes.
         """
-        looked = (self._asked, self._changes)
-        if looked == self._looked and (most == self._most or most == self._reached):
+        row, changes = self._asked, self._changes
+        if row == self._looked and changes == self._looked_at and (most == self._most or most == self._reached):
             return self._held
         held: list[_Held] = []
         place = 0
@@ -109,7 +109,8 @@ class PrefixLedger(CachedRuns):
                 held.append((run, place, end))
                 place = end
                 run = run.following
-        self._looked, self._most, self._reached, self._held = looked, most, place, held
+        self._looked, self._looked_at = row, changes
+        self._most, self._reached, self._held = most, place, held
         return held
 
     def _own_part(self, row: int, place: int, most: int) -> tuple[BlockRun, int] | None:
@@ -133,8 +134,13 @@ class PrefixLedger(CachedRuns):
             else:
                 freed += blocks - table.held
                 for run, stop in table.uses():
-                    stops.setdefault(run, []).append(stop)
-        return freed + sum([run.left_by(ends) for run, ends in stops.items()])
+                    if run.references == 1:
+                        freed += run.size
+                    else:
+                        stops.setdefault(run, []).append(stop)
+        for run, ends in stops.items():
+            freed += run.left_by(ends)
+        return freed
 
     # Taking
 

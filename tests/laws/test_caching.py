@@ -70,7 +70,7 @@ def named(cache: PrefixCache) -> dict[Hashable, list[int]]:
     """The blocks that serve each content. Numbers are given in the order of looking, which fast-forward changes."""
     chains, size = cache.keys._chains, cache.block_size
     names: dict[int, Hashable] = {number: name for name, number in chains._names.items()}
-    texts = {number: (before, told + said) for (before, _), (number, _, (told, said), _) in chains.texts.items()}
+    texts = {number: (before, told + said) for (before, _), (number, _, (told, said), *_) in chains.texts.items()}
     numbers = sorted([*names, *texts])
 
     def text_of(key: Hashable) -> tuple[Hashable, tuple[Hashable, ...]]:

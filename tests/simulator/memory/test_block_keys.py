@@ -148,3 +148,31 @@ def test_token_ids_share_exactly_their_common_prefix(one: list[int], other: list
     ours = [first[block] for block in range(blocks)]
     common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     assert shared_blocks(ours, theirs) == list(range(common // size))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Prompts and answers that go on with one another's beginnings."""
+    bases = [draw(st.lists(st.integers(0, 1), min_size=20, max_size=20)) for _ in range(2)]
+    made = []
+    for _ in range(draw(st.integers(2, 8))):
+        begun = draw(st.sampled_from(bases))[: draw(st.integers(0, 20))]
+        said = (*begun, *draw(st.lists(st.integers(0, 1), min_size=1, max_size=10)))
+        cut = draw(st.integers(1, len(said)))
+        made.append((said[:cut], said[cut:]))
+    return made
+
+
+@given(made=texts(), size=st.integers(1, 3), lookahead=st.integers(0, 1))
+def test_texts_are_cut_exactly_where_they_differ(
+    made: list[tuple[tuple[int, ...], tuple[int, ...]]], size: int, lookahead: int
+) -> None:
+    chains = Chains()
+    names: dict[tuple[int, ...], int] = {}
+    for parts in made:
+        said = (*parts[0], *parts[1])
+        found = chains.follow(0, parts, max(0, len(said) - lookahead) // size, size, lookahead)
+        keys = [text + place for text, start, stop in found for place in range(start, stop)]
+        for place, key in enumerate(keys):
+            assert names.setdefault(said[: (place + 1) * size + lookahead], key) == key
+    assert len(set(names.values())) == len(names)
