@@ -13,6 +13,7 @@ from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import ArrivingRequest
 
 _TEXTS: Final = 1000  # so many are kept in any case
+_GROWTH: Final = 2
 
 
 class Stretch(NamedTuple):
@@ -66,8 +67,7 @@ class PromptTable:
         self._runs: dict[Hashable, _Run] = {}  # by text
         self._ends: dict[int, _Run] = {}  # by replica: behind its newest run and before its oldest
         self._sizes: dict[int, int] = {}
-        self._chains = Chains()
-        self._most_texts = _TEXTS  # known before those are forgotten of which nothing is remembered
+        self._chains = Chains(_TEXTS, _GROWTH)
         self._in_use = in_use
 
     def stretches(self, request: ArrivingRequest, most: int | None = None) -> list[Stretch]:
@@ -75,8 +75,7 @@ class PromptTable:
 
         They are good until the next prompt is asked for, and as long as they are remembered or in use.
         """
-        if len(self._chains) > self._most_texts:
-            self._forget_texts()
+        self._chains.tidy(self._used)
         blocks = request.input_tokens // self._size
         if most is not None and most < blocks:
             blocks = most
@@ -89,12 +88,11 @@ class PromptTable:
             found.append(Stretch((request.row,), keys.num_shared, blocks))
         return found
 
-    def _forget_texts(self) -> None:
-        """Forget the texts of which no block is remembered, each time that twice as many are known as were kept."""
+    def _used(self) -> list[int]:
+        """The last key of each text that is remembered or in use."""
         kept = [(text, run.stop) for text in self._runs for run in self._of(text)]
         kept += [(text, stop) for text, _, stop in self._in_use()]
-        self._chains.keep([text + stop - 1 for text, stop in kept if isinstance(text, int)])  # not a prompt's own
-        self._most_texts = max(_TEXTS, 2 * len(self._chains))
+        return [text + stop - 1 for text, stop in kept if isinstance(text, int)]  # not a prompt's own
 
     def longest(self, prompt: list[Stretch], among: int = -1) -> tuple[int, list[int]]:
         """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising.

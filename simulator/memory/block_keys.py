@@ -7,7 +7,7 @@ content by these keys alone.
 
 import sys
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, cast
 
 from simulator.division import cdiv
@@ -26,12 +26,15 @@ class Chains:
     """Numbers for names, and texts of token ids by the key of the block before and the tokens of their first block.
 
     A text goes on to its end, where other requests may go on with texts of their own: so a request with token ids has
-    one entry, however long it is.
+    one entry, however long it is. `tidy` forgets what is not used, once more than `least` are known, and `growth` times
+    as many as were kept the last time.
     """
 
-    __slots__ = ("_count", "_names", "texts")
+    __slots__ = ("_count", "_growth", "_least", "_most", "_names", "texts")
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = sys.maxsize, growth: int = 1) -> None:
+        self._least = self._most = least
+        self._growth = growth
         self._count = 0  # of the names, and of the blocks of the texts
         self._names: dict[tuple[str, Hashable], int] = {}
         self.texts: dict[tuple[Hashable, _Tokens], _Text] = {}
@@ -50,7 +53,13 @@ class Chains:
         """Names and texts that are known."""
         return len(self._names) + len(self.texts)
 
-    def keep(self, used: Iterable[int]) -> None:
+    def tidy(self, used: Callable[[], Iterable[int]]) -> None:
+        """Forget what has none of the keys that are used, if it is time to."""
+        if len(self) > self._most:
+            self._keep(used())
+            self._most = max(self._least, self._growth * len(self))
+
+    def _keep(self, used: Iterable[int]) -> None:
         """Forget every name and text, but for those with a key that is used, and what these go on from."""
         texts = {text[0]: before for (before, _), text in self.texts.items()}
         numbers = sorted([*texts, *self._names.values()])  # the keys from one to before the next are its own

@@ -21,12 +21,11 @@ class RequestKeys:
     in the sequence: one is left to compute, and what its key covers is known.
 
     `used` gives the keys that are kept elsewhere, the last of each stretch. Where it is known, texts are forgotten that
-    are neither there nor in a request at hand, each time that four times as many are known as were kept.
+    are neither there nor in a request at hand.
     """
 
     __slots__ = (
-        "_chains", "_keys", "_most_texts", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling",
-        "used",
+        "_chains", "_keys", "behind", "block_size", "drops_hit_block", "lookahead", "num_telling", "used",
     )  # fmt: skip
 
     def __init__(self, block_size: int, lookahead: int = 0, *, drops_hit_block: bool = False) -> None:
@@ -36,8 +35,7 @@ class RequestKeys:
         self.drops_hit_block = drops_hit_block
         self.num_telling = 0
         self._keys: dict[int, BlockKeys] = {}
-        self._chains = Chains()
-        self._most_texts = _TEXTS
+        self._chains = Chains(_TEXTS, _GROWTH)
         self.used: Callable[[], Iterable[int]] | None = None
 
     def __len__(self) -> int:
@@ -47,17 +45,17 @@ class RequestKeys:
         """The keys of this request."""
         keys = self._keys.get(request.row)
         if keys is None:
-            if self.used is not None and len(self._chains) > self._most_texts:
-                self._forget(self.used())
+            if self.used is not None:
+                self._chains.tidy(self._all_used)
             keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains, self.lookahead)
             self.num_telling += keys.tells_answer
         return keys
 
-    def _forget(self, used: Iterable[int]) -> None:
-        """Forget the texts of no request at hand, but for those with a key that is used."""
+    def _all_used(self) -> list[int]:
+        """What is used elsewhere, and the last key of each text of the requests at hand."""
+        assert self.used is not None
         at_hand = [text + stop - 1 for keys in self._keys.values() for text, _, stop in keys.stretches()]
-        self._chains.keep([*used, *at_hand])
-        self._most_texts = max(_TEXTS, _GROWTH * len(self._chains))
+        return [*self.used(), *at_hand]
 
     def end(self, row: int) -> None:
         """Forget the keys of a request."""
