@@ -10,7 +10,8 @@ The peer is NVIDIA's DynoSim, `dynamo.replay` of ai-dynamo, in a Python of its o
     python -m venv dyn; dyn/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 ai-dynamo==1.6.1 typing_extensions
     BATCHLAB_SHARED=... python -m tests.bench.peers --dynamo dyn/bin/python
 
-With `--out FILE` rows that the file has are not measured again. The best of `--rounds` rounds counts, in turn.
+`--ours` names Pythons that have batchlab: one with the sources and one with the compiled core are measured in turn.
+With `--out FILE` rows that the file has are not measured again. The best of `--rounds` rounds counts.
 """
 
 import argparse
@@ -24,7 +25,6 @@ from itertools import islice, product
 from pathlib import Path
 
 from scenarios.traces import read_trace
-from simulator.compiled import core_name
 from tests.bench.ratio import measured_in
 from tests.shared_data import shared
 
@@ -88,7 +88,8 @@ Spent = tuple[float, float, str]
 def spent(python: str, text: str, file: Path, replicas: int) -> Spent:
     """CPU seconds and megabytes of a process that replays a file, and what it prints last."""
     with tempfile.TemporaryFile("w+") as out:
-        child = subprocess.Popen([python, "-c", text, str(file), str(replicas)], stdout=out, env=os.environ)
+        # The folder of the file: `-c` would take this one's sources before what is installed.
+        child = subprocess.Popen([python, "-c", text, str(file), str(replicas)], stdout=out, cwd=file.parent)
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
@@ -97,21 +98,28 @@ def spent(python: str, text: str, file: Path, replicas: int) -> Spent:
         return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, out.read().strip().splitlines()[-1]
 
 
+def _answer(python: str, text: str) -> str:
+    """What a text prints in a Python that is run elsewhere than here."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [python, "-c", text]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dynamo", help="a Python that has ai-dynamo")
+    parser.add_argument("--ours", nargs="+", default=(sys.executable,), help="Pythons that have batchlab")
     parser.add_argument("--traces", nargs="*", default=tuple(FILES), choices=tuple(FILES))
     parser.add_argument("--requests", nargs="*", type=int, default=(10_000, 100_000))
     parser.add_argument("--replicas", nargs="*", type=int, default=(1, 8))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="a file that rows are added to, as they come")
     chosen = parser.parse_args()
-    ours = core_name()
-    tools = {ours: (sys.executable, OURS)}
+    asked = "from simulator.compiled import core_name; print(core_name())"
+    tools = {_answer(python, asked): (python, OURS) for python in chosen.ours}
     if chosen.dynamo:
         asked = "from importlib.metadata import version; print('DynoSim', version('ai-dynamo'))"
-        answer = subprocess.run([chosen.dynamo, "-c", asked], check=True, capture_output=True, text=True)
-        tools[answer.stdout.strip()] = (chosen.dynamo, DYNOSIM)
+        tools[_answer(chosen.dynamo, asked)] = (chosen.dynamo, DYNOSIM)
     done = measured_in(chosen.out, 4)
     print("| trace | requests | replicas | tool | us a request | start, s | MB | completed, mean TTFT in ms |")
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | --- |", flush=True)
