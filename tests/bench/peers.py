@@ -10,8 +10,8 @@ The peer is NVIDIA's DynoSim, `dynamo.replay` of ai-dynamo, in a Python of its o
     python -m venv dyn; dyn/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 ai-dynamo==1.6.1 typing_extensions
     BATCHLAB_SHARED=... python -m tests.bench.peers --dynamo dyn/bin/python
 
-`--ours` names Pythons that have batchlab: one with the sources and one with the compiled core are measured in turn.
-With `--out FILE` rows that the file has are not measured again. The best of `--rounds` rounds counts.
+Where batchlab is compiled, the sources are measured too (BATCHLAB_PURE), all in turn. With `--out FILE` rows that the
+file has are not measured again. The best of `--rounds` rounds counts.
 """
 
 import argparse
@@ -23,9 +23,11 @@ import tempfile
 from collections.abc import Iterator
 from itertools import islice, product
 from pathlib import Path
+from typing import NamedTuple
 
 from scenarios.traces import read_trace
 from tests.bench.ratio import measured_in
+from tests.bench.test_start import as_installed
 from tests.shared_data import shared
 
 FILES = {"azure": "AzureLLMInferenceTrace_conv.csv.gz", "mooncake": "mooncake_conversation_trace.jsonl.gz"}
@@ -46,6 +48,7 @@ found = run({{
 }}).summary
 print(found["completed"], found["mean_ttft_ms"])
 """
+OURS_IS = "import scenarios.runs.runner; from simulator.compiled import core_name; print(core_name())"
 DYNOSIM = f"""
 import sys
 from dynamo.replay import run_trace_replay
@@ -58,6 +61,7 @@ found = run_trace_replay(
 ).summary
 print(found["completed_requests"], found["mean_ttft_ms"])
 """
+DYNOSIM_IS = "import dynamo.replay; from importlib.metadata import version; print('DynoSim', version('ai-dynamo'))"
 
 
 def requests_of(trace: str, faster: float) -> Iterator[dict[str, object]]:
@@ -82,66 +86,88 @@ def requests_of(trace: str, faster: float) -> Iterator[dict[str, object]]:
         begun_s += times[-1] * len(times) / (len(times) - 1)
 
 
+class Tool(NamedTuple):
+    """What replays a file: a Python, what it runs, and its environment."""
+
+    python: str
+    text: str
+    environment: dict[str, str]
+
+    def answer(self, text: str, folder: Path) -> str:
+        """What it prints if it runs a text instead."""
+        command = [self.python, "-c", text]
+        environment = self.environment
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder, env=environment)
+        return done.stdout.strip()
+
+
+def tools_of(dynamo: str | None, folder: Path) -> dict[str, Tool]:
+    """Those to be compared, by name; their byte code is kept in a folder."""
+    environment = as_installed(folder / "byte-code")
+    found = {}
+    for pure in "10":
+        tool = Tool(sys.executable, OURS, {**environment, "BATCHLAB_PURE": pure})
+        found[tool.answer(OURS_IS, folder)] = tool
+    if dynamo is not None:
+        tool = Tool(dynamo, DYNOSIM, {name: value for name, value in environment.items() if name != "PYTHONPATH"})
+        found[tool.answer(DYNOSIM_IS, folder)] = tool
+    return found
+
+
 Spent = tuple[float, float, str]
 
 
-def spent(python: str, text: str, file: Path, replicas: int) -> Spent:
+def spent(tool: Tool, file: Path, replicas: int) -> Spent:
     """CPU seconds and megabytes of a process that replays a file, and what it prints last."""
+    command = [tool.python, "-c", tool.text, str(file), str(replicas)]
     with tempfile.TemporaryFile("w+") as out:
-        # The folder of the file: `-c` would take this one's sources before what is installed.
-        child = subprocess.Popen([python, "-c", text, str(file), str(replicas)], stdout=out, cwd=file.parent)
+        child = subprocess.Popen(command, stdout=out, env=tool.environment, cwd=file.parent)
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            raise SystemExit(f"{python} ended with {child.returncode}")
+            raise SystemExit(f"{tool.python} ended with {child.returncode}")
         out.seek(0)
         return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, out.read().strip().splitlines()[-1]
 
 
-def _answer(python: str, text: str) -> str:
-    """What a text prints in a Python that is run elsewhere than here."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [python, "-c", text]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dynamo", help="a Python that has ai-dynamo")
-    parser.add_argument("--ours", nargs="+", default=(sys.executable,), help="Pythons that have batchlab")
+    # An absolute path that follows no link: a link's target would not find the packages.
+    parser.add_argument("--dynamo", type=os.path.abspath, help="a Python that has ai-dynamo")
     parser.add_argument("--traces", nargs="*", default=tuple(FILES), choices=tuple(FILES))
     parser.add_argument("--requests", nargs="*", type=int, default=(10_000, 100_000))
     parser.add_argument("--replicas", nargs="*", type=int, default=(1, 8))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="a file that rows are added to, as they come")
     chosen = parser.parse_args()
-    asked = "from simulator.compiled import core_name; print(core_name())"
-    tools = {_answer(python, asked): (python, OURS) for python in chosen.ours}
-    if chosen.dynamo:
-        asked = "from importlib.metadata import version; print('DynoSim', version('ai-dynamo'))"
-        tools[_answer(chosen.dynamo, asked)] = (chosen.dynamo, DYNOSIM)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(chosen, Path(folder))
+
+
+def measure(chosen: argparse.Namespace, folder: Path) -> None:
+    """Print the rows that are asked for."""
+    tools = tools_of(chosen.dynamo, folder)
     done = measured_in(chosen.out, 4)
     print("| trace | requests | replicas | tool | us a request | start, s | MB | completed, mean TTFT in ms |")
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | --- |", flush=True)
     for trace, requests, replicas in product(chosen.traces, chosen.requests, chosen.replicas):
-        rows = {tool: f" {trace} | {requests} | {replicas} | {tool} " for tool in tools}
-        left = [tool for tool in tools if rows[tool] not in done]
-        with tempfile.TemporaryDirectory() as folder:
-            whole, few = Path(folder) / "whole.jsonl", Path(folder) / "few.jsonl"
-            if left:
-                made = islice(requests_of(trace, replicas / SLOWER[trace]), requests)
-                whole.write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
-                with whole.open(encoding="utf-8") as lines:
-                    few.write_text("".join(islice(lines, START)), encoding="utf-8")
-            found: dict[str, list[tuple[Spent, Spent]]] = {tool: [] for tool in left}
-            for _, tool in product(range(chosen.rounds), left):
-                found[tool].append((spent(*tools[tool], whole, replicas), spent(*tools[tool], few, replicas)))
-        for tool in left:
-            seconds = min(each[0][0] for each in found[tool])
-            start_s = min(each[1][0] for each in found[tool])
-            megabytes, said = min(each[0][1] for each in found[tool]), found[tool][0][0][2]
+        rows = {name: f" {trace} | {requests} | {replicas} | {name} " for name in tools}
+        left = [name for name in tools if rows[name] not in done]
+        whole, few = folder / "whole.jsonl", folder / "few.jsonl"
+        if left:
+            made = islice(requests_of(trace, replicas / SLOWER[trace]), requests)
+            whole.write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
+            with whole.open(encoding="utf-8") as lines:
+                few.write_text("".join(islice(lines, START)), encoding="utf-8")
+        found: dict[str, list[tuple[Spent, Spent]]] = {name: [] for name in left}
+        for _, name in product(range(chosen.rounds), left):
+            found[name].append((spent(tools[name], whole, replicas), spent(tools[name], few, replicas)))
+        for name in left:
+            seconds = min(each[0][0] for each in found[name])
+            start_s = min(each[1][0] for each in found[name])
+            megabytes, said = min(each[0][1] for each in found[name]), found[name][0][0][2]
             figures = f"{(seconds - start_s) / requests * 1e6:.0f} | {start_s:.2f} | {megabytes:.0f} | {said}"
-            text = f"|{rows[tool]}| {figures} |"
+            text = f"|{rows[name]}| {figures} |"
             print(text, flush=True)
             if chosen.out is not None:
                 with chosen.out.open("a", encoding="utf-8") as file:
