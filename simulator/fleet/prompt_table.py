@@ -13,7 +13,7 @@ from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import ArrivingRequest
 
 _TEXTS: Final = 1000  # so many are kept in any case
-_GROWTH: Final = 2
+_GROWTH: Final = 2  # and so many times as many as were kept the last time
 
 
 class Stretch(NamedTuple):

@@ -7,7 +7,9 @@ from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import Request
 
 _TEXTS: Final = 4000  # so many are kept in any case
-_GROWTH: Final = 4  # to look for what nothing holds takes as long as a twentieth of a request, for each text known
+# And so many times as many as were kept the last time: to look for what nothing holds takes as long as a twentieth of a
+# request, for each text known.
+_GROWTH: Final = 4
 
 
 class RequestKeys:
