@@ -78,9 +78,10 @@ class HeardCache:
     def stored(self, request: ArrivingRequest, chunk_tokens: int) -> list[int | None]:
         """For each full chunk of the prompt, the number of the event that stored its last block; None: it is not there.
 
-        Chunks that no other request can have are left out.
+        Chunks that no other request can have are left out. One that ends before the first block does is not there.
         """
         size = self._cache.block_size
         known = self._known(request, request.input_tokens // size)
         ends = range(chunk_tokens, request.input_tokens + 1, chunk_tokens)
-        return [self._since.get(known[end // size - 1]) for end in ends if end // size <= len(known)]
+        blocks = [end // size for end in ends if end // size <= len(known)]
+        return [self._since.get(known[last - 1]) if last else None for last in blocks]

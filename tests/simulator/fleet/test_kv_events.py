@@ -124,3 +124,10 @@ def test_kv_aware_goes_where_a_conversation_began() -> None:
     assert requests.cached_tokens.sum() > 1.1 * blind.cached_tokens.sum()
     assert run.decisions == served(load_router("vllm_kv_aware", {"chunk_size": SIZE, "kv_aware_threshold": 24}),
                                    num_blocks=400, fast_forward=False).decisions  # fmt: skip
+
+
+def test_a_chunk_smaller_than_a_block_is_not_there() -> None:
+    """Its end lies in a block that is not full yet, so a router that asks chunk by chunk finds nothing."""
+    small_chunks, fewest = (served(load_router("vllm_kv_aware", {"chunk_size": size, "kv_aware_threshold": 24}),
+                                   num_blocks=400).decisions for size in (SIZE // 2, 65_536))  # fmt: skip
+    assert small_chunks == fewest
