@@ -16,6 +16,7 @@ from scenarios.traces.columns import Columns, Cut, columns_for, kept_rows
 from scenarios.traces.content import Contents, block_notes, part_contents
 from scenarios.traces.formats.native import REQUIRED
 from scenarios.traces.images import of_count, size_notes, written
+from scenarios.traces.joins import KEY
 from scenarios.traces.native_writer import native_file, write_native
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.read import open_trace, read_trace
@@ -30,13 +31,11 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
 
     The rows pass by on disk, in a temporary file beside `out`, so that either file may be larger than memory. `out` is
     replaced. Raises InputError for what `read_trace` and `native_file` refuse. Options that move or scale requests have
-    them all in memory.
+    them all in memory, and so have requests that wait for several where not all rows are used.
     """
     path, out, options = Path(path), Path(out), options or TraceOptions()
     if options.arranges:
-        workload = read_trace(path, options)
-        write_native(workload, out)
-        return workload.notes
+        return _at_once(path, out, options)
     file = str(path)
     skipped, cut = Tally(file, options.strict), Cut()
     folder = out.parent if out.parent.is_dir() else None  # a missing one is said when `out` is written
@@ -44,6 +43,9 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
         store.fill(kept_rows(found.trace, options, skipped, cut), file)
         if not store.count:
             raise nothing_usable(cut, skipped, file)
+        if KEY in store.extra and (options.leaves_out or skipped.counts):
+            # Of the answers that a request waits for, some may be left out: all names must be known to tell.
+            return _at_once(path, out, options)
         zero = zero_of(found.trace.clock != "run", store.first, options)
         names, dropped = _columns(store), Tally(file, options.strict)
         last = 0.0
@@ -63,8 +65,15 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
             *([late_note(store.late)] if store.late else []),
             *follows_notes(store.followers),
             *block_notes(store.sizes, dropped),
-            *size_notes(dict.fromkeys(store.extra, ()), options.image_tokens),
+            *size_notes(dict.fromkeys(store.extra, ()), options),
         )
+
+
+def _at_once(path: Path, out: Path, options: TraceOptions) -> tuple[str, ...]:
+    """Convert a trace that is in memory as a whole."""
+    workload = read_trace(path, options)
+    write_native(workload, out)
+    return workload.notes
 
 
 def _columns(store: RowStore) -> frozenset[str]:

@@ -20,7 +20,7 @@ Pages: TypeAlias = "array[int]"  # of 64-bit numbers; an array cannot be subscri
 # Content (a hash, a prefix group, the tokens of a page) -> its number.
 Symbols = dict[Hashable, int]
 
-_PLACES = 1 << 32  # numbers reserved for a symbol, one a page of a request
+PLACES = 1 << 32  # numbers reserved for a symbol, one a page of a request
 
 
 class PageKeys:
@@ -33,7 +33,7 @@ class PageKeys:
         self._size = page_size
         self._symbols = symbols
         self._num_shared = num_shared_blocks(request, page_size)
-        self._own = -(request.row + 1) * _PLACES  # base of the pages that hold a token of its own
+        self._own = -(request.row + 1) * PLACES  # base of the pages that hold a token of its own
         self._pages: Pages = array("q")
 
     def first(self, count: int) -> Pages:
@@ -45,7 +45,7 @@ class PageKeys:
             if start < stop:
                 symbols = self._symbols
                 for kind, name, first, end in stretches(self._request, self._size, start, stop):
-                    base = symbols.setdefault((kind, name), len(symbols) + 1) * _PLACES
+                    base = symbols.setdefault((kind, name), len(symbols) + 1) * PLACES
                     pages.extend(range(base + first, base + end))
             pages.extend(range(self._own + len(pages), self._own + count))
         return pages[:count]

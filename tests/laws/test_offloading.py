@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.compiled import is_compiled
 from simulator.engine.connector.blocks import ConnectedBlocks
 from simulator.engine.connector.copier import LOAD, STORE
 from simulator.engine.connector.groups import ConnectedGroups
@@ -56,10 +57,6 @@ class NotingGroups(ConnectedGroups):
         super().__init__(plan, num_blocks, retention)
         self.taken: set[int] = set()
 
-    @property
-    def references(self) -> list[int]:
-        return self.pool.references
-
     def held(self, row: int) -> set[int]:
         return {block for table in self.tables for block in table.tables.get(row, ()) if block != NULL}
 
@@ -77,9 +74,18 @@ class Watched(Offloading):
     """A connector whose laws are looked at in each step."""
 
     @property
-    def noting(self) -> Noting | NotingGroups:
-        assert isinstance(self._blocks, (Noting, NotingGroups))
+    def noting(self) -> Noting | ConnectedGroups:
+        assert isinstance(self._blocks, (Noting, ConnectedGroups))
         return self._blocks
+
+    @property
+    def taken(self) -> set[int]:
+        """What has been taken; of compiled groups, which nothing here can inherit from, that is not noted."""
+        return self.noting.taken if isinstance(self.noting, (Noting, NotingGroups)) else set()
+
+    @property
+    def references(self) -> list[int]:
+        return self.noting.references if isinstance(self.noting, Noting) else self.noting.pool.references
 
     def before(self, now_s: float, busy_until_s: float) -> float:
         ready_s = super().before(now_s, busy_until_s)
@@ -88,11 +94,11 @@ class Watched(Offloading):
         for number, job in self._jobs.items():
             under_way = self.copier.wait([number], -1.0) > ready_s
             if job.kind == STORE and under_way:
-                assert self.noting.taken.isdisjoint(job.blocks), "a step writes a block that a store reads"
+                assert self.taken.isdisjoint(job.blocks), "a step writes a block that a store reads"
             if job.kind == LOAD:
-                assert all(self.noting.references[block] for block in job.blocks), "a load writes a free block"
+                assert all(self.references[block] for block in job.blocks), "a load writes a free block"
             assert all(key in self.tier.chunks for key in job.keys), "a chunk has left under a copy"
-        self.noting.taken.clear()
+        self.taken.clear()
         return ready_s
 
 
@@ -175,7 +181,8 @@ def serve(
         settings = KVSettings(longest + 1, SIZE, policy.max_num_batched_tokens, 2, enable_prefix_caching=True)
         needed = len(layers) * size + 2 + spare
         plan = plan_kv(layers, [0], settings, num_gpu_blocks=needed)
-        size, blocks = needed, lambda usable, host: NotingGroups(plan, usable, retention)
+        of_groups = ConnectedGroups if is_compiled() else NotingGroups
+        size, blocks = needed, lambda usable, host: of_groups(plan, usable, retention)
     group = ReplicaGroup(
         lambda: policy, Memory(size + spare, SIZE), Linear(0.004, 1e-4, 1e-6), make_blocks=blocks,
         connector=connector, has_kv_groups=windows,
@@ -201,7 +208,7 @@ def test_requests_blocks_and_chunks_are_conserved(seed: int) -> None:
     finished = requests.status == Status.FINISHED
     assert seed % 3 == 0 or finished.all()
     blocks = connector.noting
-    tables = [table.tables for table in blocks.tables] if isinstance(blocks, NotingGroups) else [blocks.tables]
+    tables = [table.tables for table in blocks.tables] if isinstance(blocks, ConnectedGroups) else [blocks.tables]
     assert not any(tables)
     assert not blocks.kept
     assert blocks.num_free == blocks.num_blocks

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
+from simulator.memory.page_keys import PLACES
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang
@@ -70,12 +71,18 @@ def run_keeping(
 
 
 def dump(cache: RadixCache) -> Dump:
+    """The tree from its root on, with texts by their names: their numbers say only which was asked for first."""
+    names = {number: str(name) for name, number in cache._symbols.items()}
+
+    def named(page: int) -> tuple[str, int]:
+        return (names[page // PLACES], page % PLACES) if page > 0 else ("its request's own", page)
+
     told: Dump = [cache.num_free]
     rest = [(0, cache.tree.root)]
     while rest:
         depth, node = rest.pop()
-        told.append((depth, node.pages.tolist(), node.locks, node.used_at))
-        rest.extend((depth + 1, node.children[page]) for page in sorted(node.children))
+        told.append((depth, list(map(named, node.pages)), node.locks, node.used_at))
+        rest.extend((depth + 1, node.children[page]) for page in sorted(node.children, key=named))
     return told
 
 

@@ -76,7 +76,7 @@ RULES = [
     ("spec_mtp", PLAN, "passed.append(request)\n            continue", "break"),
     # D8: hashes
     ("spec_eagle", CONFIG, "return self.num_prefill_lookahead_tokens\n", "return 0\n"),
-    ("spec_eagle", BLOCKS, "self.num_shared, self._size, self._lookahead", "self.num_shared, self._size"),
+    ("spec_eagle", BLOCKS, "self._tokens, shared, size, self._lookahead", "self._tokens, shared, size"),
     ("spec_eagle", APPLY, "kept_out, live.num_tokens - self._ahead", "kept_out, live.num_tokens"),
     ("spec_mtp", APPLY, "tokens - self._kept_out", "tokens"),
     ("spec_eagle", REPLICA, "drops_hit_block=config.drops_hit_block", "drops_hit_block=False"),

@@ -3,8 +3,9 @@
 The rule is that of sglang-router 0.3.2 (sgl-model-gateway/src/policies/bucket.rs, 092fb045), whose recorded decisions
 are the test. There it serves prefill alone (`--prefill-policy bucket`), and the decoding side has the main policy, by
 default `cache_aware`: so it has here, where prefill and decode are apart. Lengths are those of the prompt's text; here
-a token has four characters. The boundaries are looked at every `bucket_adjust_interval_secs`, and moved where the
-characters of a bucket have more than doubled or halved since they were moved last.
+a token has four characters. The boundaries are looked at every `bucket_adjust_interval_secs`, counted from time zero,
+at which the router starts, and moved where the characters of a bucket have more than doubled or halved since they were
+moved last.
 """
 
 from __future__ import annotations
