@@ -27,6 +27,7 @@ from calibration.makers.dearer import without_dearer
 from calibration.makers.experts_errors import errors_of
 from calibration.makers.kernels import DATA_CENTRE, WHEEL
 from calibration.makers.longer_parts import without_longer_parts
+from calibration.makers.slow_sizes import without_slow_sizes
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
 from calibration.tabulate import coded, write_tables
@@ -147,7 +148,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
             kept.append(some[possible])
     for some in kept:
         document["precisions"][some["precision"].iloc[0]] = _precision(some, kept, tokens)
-    document = without_longer_parts(without_dearer(document))
+    document = without_longer_parts(without_slow_sizes(without_dearer(document)))
     document["errors"] = errors_of(load_expert_tables(document))
     return document
 

@@ -102,6 +102,21 @@ def test_parts(options: TraceOptions, tmp_path: Path) -> None:
     there_and_back(write(tmp_path, text), tmp_path / "copy.csv", options)
 
 
+def test_images_of_scaled_prompts_are_dropped_and_that_is_said(tmp_path: Path) -> None:
+    workload = there_and_back(write(tmp_path, FULL_CSV), tmp_path / "copy.csv", TraceOptions(input_scale=0.3))
+    assert workload.images is None
+    assert "dropped all images: they do not grow with the prompts (input_scale 0.3)" in workload.notes
+
+
+@pytest.mark.parametrize("options", [TraceOptions(start_s=11), TraceOptions(limit=2), TraceOptions(start_s=12)])
+def test_requests_wait_for_the_answers_of_the_part_alone(options: TraceOptions, tmp_path: Path) -> None:
+    there_and_back(write(tmp_path, FULL_CSV), tmp_path / "copy.csv", options)
+
+
+def test_requests_do_not_wait_for_rows_that_are_set_aside(tmp_path: Path) -> None:
+    there_and_back(write(tmp_path, FULL_CSV.replace("11.75,20,3", "11.75,20,x")), tmp_path / "copy.csv")
+
+
 def test_equal_traces_make_equal_bytes(tmp_path: Path) -> None:
     for name in ("a.jsonl.gz", "b.jsonl.gz"):
         convert_trace(FIXTURES / "mooncake_ms_blank_line_noeol.jsonl", tmp_path / name)
