@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.makers.longer_parts import MOST
 from simulator.timing.profile.surface import Array
 
-MOST = 1.6
 OFTEN = 0.25
 
 Place = tuple[int, str, str]  # of a list of times: its shape, its part and its load
