@@ -74,7 +74,7 @@ class Gateway:
         for name, waiting in (("max_requests", len(self._queued)), ("max_requests_per_priority", here)):
             most = getattr(self._control, name)
             if most is not None and waiting >= most:
-                self._recorder.passages.add((request.row, 0.0, Passage.SHED))
+                self._recorder.passages.add((request.row, request.arrival_s, 0.0, Passage.SHED))
                 self._refuse(request, Cause.QUEUE_FULL, f"flow_control.{name} is {most}")
                 return -1
         band = self._bands.setdefault(request.priority, {})
@@ -163,7 +163,8 @@ class Gateway:
     def _take_out(self, request: Request, passage: Passage) -> None:
         del self._queued[request.row]
         self._waiting[request.priority] -= 1
-        self._recorder.passages.add((request.row, self._clock.now - request.arrival_s, passage))
+        now_s = self._clock.now
+        self._recorder.passages.add((request.row, now_s, now_s - request.arrival_s, passage))
 
     # Time
 

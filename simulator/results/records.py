@@ -210,7 +210,8 @@ class PassageColumns:
     """One entry a request that came to a gateway with flow control, as it left."""
 
     row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
-    wait_s: Annotated[Floats, doc("spent in the gateway's queue")]
+    at_s: Annotated[Floats, doc("when it left")]
+    wait_s: Annotated[Floats, doc("spent in the gateway's queue before")]
     passage: Annotated[Ints, doc("0: to a replica, 1: shed on arrival, 2: expired, 3: its client left, 4: none")]
 
 

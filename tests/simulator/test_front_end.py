@@ -93,3 +93,5 @@ def test_the_engine_sees_a_prompt_when_it_is_tokenised() -> None:
         if passages is not None:
             assert passages.wait_s.max() <= 0.05 + 1e-9, "it waits from when its prompt is there"
             assert (passages.wait_s == 0.0).sum() >= 1
+            came_s = 0.04 * (passages.row + 1)
+            np.testing.assert_allclose(passages.at_s - passages.wait_s, came_s, atol=1e-9)

@@ -1,5 +1,7 @@
 """Requests are held at the gateway while a replica has room."""
 
+import numpy as np
+
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.router import rooms
@@ -14,12 +16,15 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     passages = records.passages
     if passages is None or not len(late.row) or not len(records.rows.start_s):
         return None
-    gone_s = records.requests.arrival_s.copy()
-    gone_s[passages.row] += passages.wait_s
-    spared = covered(*rooms(evidence), late.from_s, gone_s[late.row])
+    came_s = records.requests.arrival_s.copy()
+    gone_s = came_s.copy()
+    came_s[passages.row] = passages.at_s - passages.wait_s  # a front end may have had it before
+    gone_s[passages.row] = passages.at_s
+    from_s, until_s = np.maximum(late.from_s, came_s[late.row]), gone_s[late.row]
+    spared = covered(*rooms(evidence), from_s, until_s)
     if not spared.any():
         return None
-    held = float((gone_s[late.row] - late.from_s).sum())
+    held = float((until_s - from_s).sum())
     share = float(spared.sum()) / max(held, 1e-12)
     words = (
         f"late requests were held at the gateway for {seconds(held / len(late.row))} on average, {percent(share)} of "

@@ -35,7 +35,7 @@ class Fleet:
         self.requests: list[Request] = []
         self.clock = Clock()
         self.ended: list[tuple[int, str]] = []
-        self.passages: list[tuple[int, float, Passage]] = []
+        self.passages: list[tuple[int, float, float, Passage]] = []
         self.reject_reasons: dict[int, str] = {}
 
     def submit(self, request: Request) -> int:
@@ -99,7 +99,7 @@ def test_prompts_in_flight_hold_others_back() -> None:
     requests, passages = result.records.requests, result.records.passages
     assert passages is not None
     sent_s = np.empty(6)
-    sent_s[passages.row] = requests.arrival_s[passages.row] + passages.wait_s
+    sent_s[passages.row] = passages.at_s
     assert (sent_s[:3] == requests.arrival_s[:3]).all()
     first_s = requests.first_token_s
     assert (sent_s[3:] >= first_s[:3]).all()
@@ -231,7 +231,7 @@ def test_what_finds_the_queue_full_is_shed_and_what_waits_too_long_expires() -> 
         2: "the queue is full: flow_control.max_requests_per_priority is 2",
         0: "it waited too long at the gateway: flow_control.ttl_s is 0.5",
     }
-    assert fleet.passages == [(2, 0.0, Passage.SHED), (1, 0.0, Passage.LEFT), (0, 0.5, Passage.EXPIRED)]
+    assert fleet.passages == [(2, 0.0, 0.0, Passage.SHED), (1, 0.0, 0.0, Passage.LEFT), (0, 0.5, 0.5, Passage.EXPIRED)]
 
 
 def test_what_waits_at_the_end_of_the_run_is_unfinished() -> None:
