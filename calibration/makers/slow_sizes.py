@@ -3,7 +3,7 @@
 A kernel that changes with the tokens costs something at its border, and an uneven load is drawn anew for each number of
 tokens. Beyond `MOST` the source's run chose a bad kernel at some sizes, as `longer_parts` says of whole cells: of
 TensorRT-LLM's tables on Hopper 1 to 2 % of the times in bf16 and fp8 are so, up to ten times as long as the next ones.
-Such times are left out, and so filled from their neighbours, unless `OFTEN` of the cells are as slow there: then the
+Such times are left out, and so filled from their neighbours, unless `KERNEL` of the cells are as slow there: then the
 kernel is.
 """
 
@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.makers.longer_parts import MOST
+from calibration.tables_rows import KERNEL
 from simulator.timing.profile.surface import Array
-
-OFTEN = 0.25
 
 Place = tuple[int, str, str]  # of a list of times: its shape, its part and its load
 
@@ -48,7 +47,7 @@ def slow_sizes(shapes: list[dict[str, Any]]) -> dict[Place, NDArray[np.bool_]]:
     for group in groups.values():
         log_us = np.array([[np.nan if value is None else value for value in values] for _, values in group]) / 1e3
         slow = log_us > np.log(MOST) + _least_of_more(log_us)
-        slow &= slow.sum(axis=0) < OFTEN * (~np.isnan(log_us)).sum(axis=0)
+        slow &= slow.sum(axis=0) < KERNEL * (~np.isnan(log_us)).sum(axis=0)
         found.update({place: each for (place, _), each in zip(group, slow, strict=True) if each.any()})
     return found
 

@@ -65,7 +65,7 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
             *([late_note(store.late)] if store.late else []),
             *follows_notes(store.followers),
             *block_notes(store.sizes, dropped),
-            *size_notes(dict.fromkeys(store.extra, ()), options),
+            *size_notes(dict.fromkeys(store.extra, ()), options.image_tokens, options.input_scale),
         )
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import RowError
 from simulator.request import Image
 
@@ -39,15 +38,18 @@ def written(images: Sequence[Image]) -> list[str] | None:
 
 
 def images_of(
-    extra: Mapping[str, Sequence[Any]], inputs: Sequence[int], options: TraceOptions, places: Sequence[int]
+    extra: Mapping[str, Sequence[Any]],
+    inputs: Sequence[int],
+    each_tokens: int | None,
+    input_scale: float,
+    places: Sequence[int],
 ) -> list[tuple[Image, ...]] | None:
-    """The images of the requests at `places`. Those that are only counted have the size that the options give, or what
-    the prompt holds.
+    """The images of the requests at `places`. Those that are only counted have `each_tokens`, or what the prompt holds.
 
     None where no request has any, or none of a known size, or where prompts are scaled: an image is as large as it is.
     """
-    listed, counted, each_tokens = extra.get("images"), extra.get("num_images"), options.image_tokens
-    if options.input_scale != 1.0 or (listed is None and (counted is None or each_tokens is None)):
+    listed, counted = extra.get("images"), extra.get("num_images")
+    if input_scale != 1.0 or (listed is None and (counted is None or each_tokens is None)):
         return None
     found: list[tuple[Image, ...]] = []
     for row, place in enumerate(places):
@@ -69,10 +71,10 @@ def of_count(count: int, input_tokens: int, each_tokens: int) -> tuple[Image, ..
     return tuple(Image("", at * tokens, tokens) for at in range(count)) if tokens > 0 else ()
 
 
-def size_notes(extra: Mapping[str, Sequence[Any]], options: TraceOptions) -> tuple[str, ...]:
+def size_notes(extra: Mapping[str, Sequence[Any]], each_tokens: int | None, input_scale: float) -> tuple[str, ...]:
     """A note where images are text: nothing says how large they are, or prompts are scaled."""
-    if options.input_scale != 1.0 and any(extra.get("images") or ()):
-        return (f"dropped all images: they do not grow with the prompts (input_scale {options.input_scale:g})",)
-    if options.image_tokens is not None or "num_images" not in extra:
+    if input_scale != 1.0 and any(extra.get("images") or ()):
+        return (f"dropped all images: they do not grow with the prompts (input_scale {input_scale:g})",)
+    if each_tokens is not None or "num_images" not in extra:
         return ()
     return ("columns not read: NumImages (trace.image_tokens would give images a size)",)

@@ -104,7 +104,7 @@ def _workload(
         data_parallel_rank=None if ranks is None else _integers(ranks, -1, count)[order],
         content=None if content is None or not any(content.rows) else _contents(content.rows, arranged, extra),
         lora=None if loras is None else [loras[place] for place in places],
-        images=images_of(extra, columns.inputs, options, places),
+        images=images_of(extra, columns.inputs, options.image_tokens, options.input_scale, places),
         accepted_drafts=None if drafts is None else [drafts[place] for place in places],
         after_row=arranged.after,
         patience_s=None if patience is None else _floats(patience, np.nan)[order],
@@ -119,7 +119,7 @@ def _workload(
             *(() if arranged.after is None else follows_notes(int(np.count_nonzero(arranged.after >= 0)))),
             *cap_notes,
             *([] if content is None else content.notes),
-            *size_notes(extra, options),
+            *size_notes(extra, options.image_tokens, options.input_scale),
         ),
     )
 
