@@ -19,7 +19,7 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs accuracy pages tables lint test long-tests bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs accuracy pages tables lint rule test long-tests bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
@@ -29,6 +29,7 @@ help:
 	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
 	@echo "make accuracy    scenarios of measured runs scored, and compared with the figures last committed"
 	@echo "make lint        ruff, mypy and import-linter alone"
+	@echo "make rule RULE=sarathi  the tests whose path has the word, and nothing else: seconds"
 	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make long-tests  other and more examples and cases of the rules (marker long)"
 	@echo "make more-tests  every test, the very large runs too (marker slow), on new random examples each time"
@@ -73,6 +74,13 @@ lint: $(VENV)/.dev
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy -n $(JOBS)
 	$(BIN)/lint-imports --no-logo
+
+# A file's path names its rule: nothing else is collected, so that an answer takes seconds.
+rule: $(VENV)/.dev
+	@test -n "$(RULE)" || { echo "make rule RULE=WORD runs the tests whose path has the word: make rule RULE=sarathi" >&2; exit 2; }
+	@files=$$(find tests -name 'test_*.py' -path '*$(RULE)*' | sort); \
+	    test -n "$$files" || { echo "no test below tests/ has '$(RULE)' in its path" >&2; exit 2; }; \
+	    $(BIN)/python -m pytest -q -rs $(PYTEST_ARGS) $$files
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
