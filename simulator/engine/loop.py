@@ -1,4 +1,4 @@
-"""The ordinary loop of a replica: plan, apply, execute, commit, and nothing between."""
+"""The loops that drive a replica: plan, apply, execute, commit, and nothing between."""
 
 from collections.abc import Generator
 
@@ -6,7 +6,10 @@ from simpy.events import Event
 
 from simulator.engine.clock import Clock
 from simulator.engine.intake import Intake
+from simulator.engine.late_results import LateResults
 from simulator.engine.replica import Replica
+
+# The ordinary loop of a replica: plan, apply, execute, commit, and nothing between.
 
 
 class Loop:
@@ -40,6 +43,48 @@ class Loop:
                 yield intake.watch(step, now_s)
                 intake.release()
                 now_s = clock.now  # which is earlier where the run was cut
+            if intake.due_s <= now_s:
+                intake.receive(now_s)
+            replica.finish_step(step)
+            if listens and (pause := intake.follow_up()) is not None:
+                yield pause
+
+
+# Asynchronous scheduling: a step is planned while the one before it runs, so that two are in flight.
+# As in vLLM (0.33, `AsyncScheduler`). `simulator.engine.late_results` says what a plan cannot know by then.
+
+
+class AsyncLoop:
+    """Drives one replica with asynchronous scheduling; `serve` is a SimPy process. The replica's `late` is `late`."""
+
+    def __init__(self, clock: Clock, replica: Replica, late: LateResults, *, fast_forward: bool) -> None:
+        self.intake = Intake(clock, replica)
+        self._clock = clock
+        self._replica = replica
+        self._late = late
+        self._fast_forward = fast_forward
+
+    def serve(self) -> Generator[Event, object, None]:
+        """Plan and apply a step behind the running one, and commit it when the next is due to be planned, for ever."""
+        clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
+        aborts, listens = replica.aborts.pending, replica.has_listener
+        now_s = clock.now
+        intake.receive(now_s)
+        while True:
+            if aborts:
+                replica.aborts.end_between(now_s)
+            step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
+            if step is None:
+                yield intake.rest(replica.rest_until_s(), not_before_s=late.end_s)
+                intake.woken()
+                now_s = clock.now
+                continue
+            replica.execute(step, intake.due_s)
+            look_s = step.look_s()
+            if not (self._fast_forward and clock.skip_to(look_s)):
+                yield intake.watch(step, look_s)
+                intake.release()
+            now_s = clock.now  # which is before look_s where the run was cut
             if intake.due_s <= now_s:
                 intake.receive(now_s)
             replica.finish_step(step)

@@ -11,15 +11,12 @@ from math import inf
 from typing import Final
 
 from simulator.engine.aborts import Aborts
-from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import steps_to_hit
-from simulator.engine.completion import Completion
-from simulator.engine.context_stats import ContextStats
-from simulator.engine.imports import Imports
+from simulator.engine.cache_apply import grow, steps_to_hit, take_decode_blocks
+from simulator.engine.completion import Completion, Progress
+from simulator.engine.decode_batch import ContextStats
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
-from simulator.engine.late_results import LateResults
-from simulator.engine.livelock import Progress
-from simulator.engine.overlap_results import OverlapResults
+from simulator.engine.late_results import LateResults, OverlapResults
+from simulator.engine.parts.imports import Imports
 from simulator.engine.radix_apply import in_order
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.replica_parts import ReplicaParts

@@ -12,7 +12,7 @@ that: so SGLang does, whose prefilling server leaves a
 request in its bootstrap queue until the other has told where its KV goes (`pop_bootstrapped`, SGLang 0.5.23,
 python/sglang/srt/disaggregation/prefill.py:497). Its chunks' KV moves chunk by chunk; here it moves as one.
 
-Decoding replicas with a pull connector (`simulator.engine.connector.pull`) do as vLLM's do: they queue the whole
+Decoding replicas with a pull connector (`simulator.engine.parts.pull`) do as vLLM's do: they queue the whole
 request, load what their own prefix cache lacks of the prompt, and sample the first token again: TTFT ends there.
 """
 
@@ -25,12 +25,12 @@ from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
-from simulator.engine.connector.pull import Pull, Remote
-from simulator.engine.connector.replica import ConnectedReplica
-from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
+from simulator.engine.itemized import SpeculativeReplica
+from simulator.engine.parts.connected import ConnectedReplica
+from simulator.engine.parts.imports import Imports
+from simulator.engine.parts.pull import Pull, Remote
 from simulator.engine.replica import Replica
-from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link

@@ -23,9 +23,9 @@ from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
 if TYPE_CHECKING:
-    from simulator.engine.async_scheduling import AsyncLoop
-    from simulator.engine.connector.loop import ConnectedLoop
-    from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+    from simulator.engine.loop import AsyncLoop
+    from simulator.engine.parts.connected import ConnectedLoop
+    from simulator.engine.parts.pipeline import BatchQueueLoop
 
 
 class Fleet:
@@ -128,17 +128,17 @@ class Fleet:
                 what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
                 raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
             if group.speculation is None:
-                from simulator.engine.hybrid.replica import GroupedReplica
+                from simulator.engine.parts.groups import GroupedReplica
 
                 make = GroupedReplica
         if group.connector is not None:
             _check_alone(group, "a KV connector", _NOT_WITH_CONNECTOR, "no hardware.kv_offload")
-            from simulator.engine.connector.replica import ConnectedReplica
+            from simulator.engine.parts.connected import ConnectedReplica
 
             make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
             _check_alone(group, "a pipeline", _NOT_WITH_PIPELINE, "hardware.pipeline_parallel: 1")
-            from simulator.engine.pipeline.replica import PipelinedReplica
+            from simulator.engine.parts.pipeline import PipelinedReplica
 
             make = partial(PipelinedReplica, group.pipeline)
         return [
@@ -185,28 +185,26 @@ def _loop(
 ) -> Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop:
     """What drives a replica, by the parts of its group. Modules of parts are imported where there are such parts."""
     if group.pipeline is not None:
-        from simulator.engine.pipeline.batch_queue import BatchQueueLoop
-        from simulator.engine.pipeline.replica import PipelinedReplica
+        from simulator.engine.parts.pipeline import BatchQueueLoop, PipelinedReplica
 
         assert isinstance(replica, PipelinedReplica)
         return BatchQueueLoop(clock, replica, fast_forward=fast_forward)
     if group.connector is not None:
-        from simulator.engine.connector.loop import ConnectedLoop
-        from simulator.engine.connector.replica import ConnectedReplica
+        from simulator.engine.parts.connected import ConnectedLoop, ConnectedReplica
 
         assert isinstance(replica, ConnectedReplica)
         return ConnectedLoop(clock, replica, fast_forward=fast_forward)
     if replica.late is None:
         return Loop(clock, replica, fast_forward=fast_forward)
-    from simulator.engine.async_scheduling import AsyncLoop
+    from simulator.engine.loop import AsyncLoop
 
     return AsyncLoop(clock, replica, replica.late, fast_forward=fast_forward)
 
 
 def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
     """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
-    from simulator.engine.speculative.ahead_replica import AheadReplica
-    from simulator.engine.speculative.replica import SpeculativeReplica
+    from simulator.engine.itemized import SpeculativeReplica
+    from simulator.engine.parts.ahead import AheadReplica
 
     assert of.speculation is not None
     config = of.speculation.config

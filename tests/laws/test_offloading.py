@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from simulator.compiled import is_compiled
-from simulator.engine.connector.blocks import ConnectedBlocks
-from simulator.engine.connector.copier import LOAD, STORE
-from simulator.engine.connector.groups import ConnectedGroups
-from simulator.engine.connector.offloading import Offloading
-from simulator.engine.connector.request import ConnectedRequest
-from simulator.engine.connector.tiering import Tiering
+from simulator.engine.parts.connected_blocks import ConnectedBlocks
+from simulator.engine.parts.connected_groups import ConnectedGroups, ConnectedRequest
+from simulator.engine.parts.offload import LOAD, STORE, Offloading
+from simulator.engine.parts.tiers import Tiering
 from simulator.fleet.group import ReplicaGroup
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.connector import offered, offloading, replica
+from simulator.engine.parts import connected, offload
 from simulator.memory.offload import tier
 from simulator.policies import chunked_prefill
 from tests.parity import connected_features as features
@@ -95,15 +95,15 @@ RULES = [
 # Where each module's parts are taken from.
 PARTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     OFFLOADING: ((features,), ("Offloading",)),
-    LOOKUP: ((offloading,), ("look_up",)),
-    OFFERED: ((offloading,), ("Offered", "OffloadGroups", "Part", "blocks_of", "offer_of")),
-    BLOCKS: ((features, replica, offered, offloading), ("ConnectedGroups",)),
+    LOOKUP: ((offload,), ("look_up",)),
+    OFFERED: ((offload,), ("Offered", "OffloadGroups", "Part", "blocks_of", "offer_of")),
+    BLOCKS: ((features, connected, offload, offload), ("ConnectedGroups",)),
     PULL: ((features,), ("Pull",)),
-    COPIER: ((offloading,), ("Copier",)),
-    PLANS: ((replica,), ("ConnectedPlans", "Holding")),
-    RESULTS: ((replica,), ("ConnectedResults",)),
+    COPIER: ((offload,), ("Copier",)),
+    PLANS: ((connected,), ("ConnectedPlans", "Holding")),
+    RESULTS: ((connected,), ("ConnectedResults",)),
     PLAN: ((chunked_prefill,), ("connected_step",)),
-    TIER: ((offloading,), ("HostTier",)),
+    TIER: ((offload,), ("HostTier",)),
     LRU: ((tier,), ("Lru",)),
     ARC: ((tier,), ("Arc",)),
 }

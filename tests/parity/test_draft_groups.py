@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.speculative import replica
+from simulator.engine import itemized
 from simulator.policies import chunked_prefill
 from simulator.simulate import simulate_fleet
 from tests.parity import draft_cases, held
@@ -47,8 +47,8 @@ def test_recorded_cases_are_decided_as_vllm_did() -> None:
 
 APPLY, GROUPS, PLAN = "engine.speculative.apply", "engine.hybrid.request_groups", "policies.chunked_prefill.drafted"
 USERS: dict[str, tuple[Any, str]] = {
-    APPLY: (replica, "DraftedPlans"),
-    GROUPS: (replica, "RequestGroups"),
+    APPLY: (itemized, "DraftedPlans"),
+    GROUPS: (itemized, "RequestGroups"),
     PLAN: (chunked_prefill, "drafted_step"),
 }
 

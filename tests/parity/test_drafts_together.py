@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import data_parallel
-from simulator.engine.speculative import replica
+from simulator.engine import data_parallel, itemized
 from simulator.fleet import cluster
 from simulator.policies import chunked_prefill
 from simulator.policies.chunked_prefill import cadence
@@ -34,8 +33,8 @@ BESIDE, PASSED, RANKS = ("spec_cadence", "spec_cadence_async"), ("spec_passed",)
 FROM: dict[str, tuple[Any, str]] = {
     CADENCE: (chunked_prefill, "plan_with_cadence"),
     PLAN: (cadence, "drafted_step"),
-    APPLY: (replica, "DraftedPlans"),
-    REPLICA: (replica, "SpeculativeReplica"),
+    APPLY: (itemized, "DraftedPlans"),
+    REPLICA: (itemized, "SpeculativeReplica"),
     "fleet.fleet": (cluster, "Fleet"),
     "engine.data_parallel": (data_parallel, "DataParallelGroup"),
     "engine.speculative.ranks": (data_parallel, "draft_together"),

@@ -199,7 +199,9 @@ def test_each_rule_of_a_held_step_is_needed(old: str, new: str, monkeypatch: pyt
     ],
 )
 def test_each_rule_of_the_waves_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.engine.data_parallel.Waves", broken("simulator.engine.waves", old, new).Waves)
+    monkeypatch.setattr(
+        "simulator.engine.data_parallel.Waves", broken("simulator.engine.data_parallel", old, new).Waves
+    )
     assert is_noticed("dp")
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.pipeline import batch_queue, replica
-from simulator.engine.speculative import replica as speculative_replica
+from simulator.engine import itemized as speculative_replica
+from simulator.engine.parts import pipeline as parts
 from simulator.policies import chunked_prefill
 from tests.parity import features, held
 from tests.parity.pipeline_features import pipeline
@@ -54,9 +54,9 @@ RULES = [
 
 # Where each module's part is taken from.
 PARTS: dict[str, tuple[Any, str]] = {
-    QUEUE: (batch_queue, "BatchQueueLoop"),
-    REPLICA: (replica, "PipelinedReplica"),
-    REQUEST: (replica, "PipelinedRequest"),
+    QUEUE: (parts, "BatchQueueLoop"),
+    REPLICA: (parts, "PipelinedReplica"),
+    REQUEST: (parts, "PipelinedRequest"),
     PLAN: (chunked_prefill, "drafted_step"),
     RESULTS: (speculative_replica, "VerifyResults"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.speculative import ahead_replica
+from simulator.engine.parts import ahead
 from simulator.policies import sglang
 from tests.parity import held
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
@@ -73,10 +73,10 @@ RULES = [
 # Where each module's parts are taken from. The package has a function of the name of this module.
 sglang_step = importlib.import_module("simulator.policies.sglang.step")
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    AHEAD: [(ahead_replica, "tokens_ahead"), (ahead_replica, "most_accepted"), (sglang_step, "tokens_ahead")],
-    BATCH: [(ahead_replica, "AheadBatch"), (ahead_replica, "take_ahead")],
-    RESULTS: [(ahead_replica, "AheadResults")],
-    REPLICA: [(ahead_replica, "AheadReplica")],
+    AHEAD: [(ahead, "tokens_ahead"), (ahead, "most_accepted"), (sglang_step, "tokens_ahead")],
+    BATCH: [(ahead, "AheadBatch"), (ahead, "take_ahead")],
+    RESULTS: [(ahead, "AheadResults")],
+    REPLICA: [(ahead, "AheadReplica")],
     STEP: [(sglang, "step")],
 }
 

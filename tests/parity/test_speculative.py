@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.speculative import replica
+from simulator.engine import itemized
 from simulator.memory import request_keys
 from simulator.policies import chunked_prefill
 from tests.parity import features, held
@@ -103,11 +103,11 @@ RULES = [
 PARTS: dict[str, tuple[Any, str]] = {
     CONFIG: (features, "SpeculativeConfig"),
     PLAN: (chunked_prefill, "drafted_step"),
-    APPLY: (replica, "DraftedPlans"),
-    RESULTS: (replica, "VerifyResults"),
-    REPLICA: (replica, "SpeculativeReplica"),
-    REQUEST: (replica, "DraftingRequest"),
-    KEYS: (replica, "RequestKeys"),
+    APPLY: (itemized, "DraftedPlans"),
+    RESULTS: (itemized, "VerifyResults"),
+    REPLICA: (itemized, "SpeculativeReplica"),
+    REQUEST: (itemized, "DraftingRequest"),
+    KEYS: (itemized, "RequestKeys"),
     BLOCKS: (request_keys, "BlockKeys"),
 }
 
