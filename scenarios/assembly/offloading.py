@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scenarios.schema.kv_offload import KVOffload
-    from simulator.engine.parts.connected_blocks import Connected
+    from simulator.engine.parts.connected_memory import Connected
     from simulator.engine.parts.offload import Offloading
     from simulator.memory.blocks import KVBlocks
     from simulator.memory.offload import FurtherTierConfig, OffloadConfig
@@ -91,7 +91,7 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
 
 def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:
     """The maker of blocks that a connector reads and writes."""
-    from simulator.engine.parts.connected_blocks import ConnectedBlocks
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
 
     return partial(ConnectedBlocks, block_size=block_size)
 

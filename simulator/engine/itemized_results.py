@@ -1,36 +1,58 @@
-"""The results of steps with drafts: rejected tokens are rolled back, the others delivered one by one.
+"""The results of an itemized replica's steps: rejected tokens are rolled back, the others delivered one by one.
 
 As in vLLM's `Scheduler.update_from_output` (0.33, scheduler.py:2240-2480) and `AsyncScheduler`. With asynchronous
 scheduling a step's results arrive when the next has begun and the one after it is planned: `late` keeps it until then.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 
+from simulator.engine.aborts import Aborts
 from simulator.engine.completion import Completion
 from simulator.engine.in_flight import InFlight
-from simulator.engine.itemized_apply import DraftedPlans
-from simulator.engine.itemized_step import Scheduled, VerifyStep
+from simulator.engine.itemized_apply import ItemizedPlans
+from simulator.engine.itemized_step import ItemizedRequest, ItemizedStep, Scheduled
 from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
 from simulator.front_end import FirstTokens
 from simulator.plan import StepPlan
-from simulator.request_state import WAITING, RequestState
-
-# The results of steps with drafts: rejected tokens are rolled back, the others delivered one by one.
-# As in vLLM's `Scheduler.update_from_output` (0.33, scheduler.py:2240-2480) and `AsyncScheduler`. With asynchronous
-# scheduling a step's results arrive when the next has begun and the one after it is planned: `late` keeps it until
-# then.
+from simulator.request_state import LOADING, WAITING, RequestState
 
 
-class VerifyResults(LateResults):
+class ItemizedAborts(Aborts):
+    """Aborts where no result is counted before it is there: none has to be taken back.
+
+    A connector's `leaves` is told of each request that goes, and returns whether it has taken it out.
+    """
+
+    __slots__ = ("leaves",)
+
+    def __init__(self, state: ReplicaState, completion: Completion, late: LateResults | None) -> None:
+        super().__init__(state, completion, late)
+        self.leaves: Callable[[ItemizedRequest], bool] | None = None
+
+    def _count(self, live: RequestState) -> None:
+        if live.status is not LOADING:
+            super()._count(live)
+
+    def _dropped(self, live: RequestState, from_s: float, ends_s: Iterable[float]) -> tuple[int, float]:
+        return 0, live.last_token_s
+
+    def _take_out(self, live: RequestState, now_s: float) -> bool:
+        if self.leaves is not None and isinstance(live, ItemizedRequest) and self.leaves(live):
+            return False
+        return super()._take_out(live, now_s)
+
+
+class ItemizedResults(LateResults):
     """Takes in the results of steps, in order. `first_tokens` is told of each request's first."""
 
-    __slots__ = ("_in_flight", "_plans", "drops_stale", "first_tokens", "tally")
+    __slots__ = ("_in_flight", "_plans", "drops_stale", "first_tokens")
 
-    def __init__(self, state: ReplicaState, completion: Completion, plans: DraftedPlans) -> None:
+    def __init__(self, state: ReplicaState, completion: Completion, plans: ItemizedPlans) -> None:
         super().__init__(state, completion)
         self._plans = plans
-        self._in_flight: VerifyStep | None = None
+        self._in_flight: ItemizedStep | None = None
         self.drops_stale = False  # what was in flight when its request was preempted is thrown away
         self.first_tokens: FirstTokens | None = None
 
@@ -43,7 +65,7 @@ class VerifyResults(LateResults):
             if not (state.running or state.waiting):  # what is in flight is of requests that have ended
                 self.take_in_all()
                 return None
-            step = VerifyStep(state, plan, max(now_s, end_s), (), len(state.waiting))
+            step = ItemizedStep(state, plan, max(now_s, end_s), (), len(state.waiting))
             step.is_wait = True
             step.ends_s = [step.start_s]
         elif end_s > now_s:
@@ -53,7 +75,7 @@ class VerifyResults(LateResults):
     def forget(self, live: RequestState) -> None:
         """`live` has been aborted: its results, if any are to come, will be dropped."""
 
-    def next_is(self, step: VerifyStep) -> bool:
+    def next_is(self, step: ItemizedStep) -> bool:
         """The next step is in flight, or a wait for results; take in those of the one before."""
         sampled = self.take_in_all()
         if not step.is_wait:
@@ -61,7 +83,7 @@ class VerifyResults(LateResults):
         return sampled
 
     @property
-    def in_flight(self) -> VerifyStep | None:
+    def in_flight(self) -> ItemizedStep | None:
         """The step whose results are still to come."""
         return self._in_flight
 
@@ -70,7 +92,7 @@ class VerifyResults(LateResults):
         step, self._in_flight = self._in_flight, None
         return step is not None and self.take_in(step)
 
-    def take_in(self, step: VerifyStep) -> bool:
+    def take_in(self, step: ItemizedStep) -> bool:
         """The results of a step are there; returns whether there was a token among them."""
         state, end_s = self._state, step.ends_s[-1]
         done: list[RequestState] = []
@@ -114,7 +136,7 @@ class VerifyResults(LateResults):
             live.base_computed -= rejected + returned - tokens
             if live.num_output_placeholders:
                 live.num_output_placeholders -= rejected + returned
-            self._plans.enter(live, live.base_computed - live.in_flight_tokens)
+            self._plans.memory.enter(live, live.base_computed - live.in_flight_tokens)
             if not state.traits.async_scheduling:  # there they are set as the step is launched
                 live.num_drafts = part.proposed
         return tokens, tokens == left

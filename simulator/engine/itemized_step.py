@@ -1,4 +1,4 @@
-"""A step with drafts: what it schedules, and its shape."""
+"""Requests, batch and steps of an itemized replica, whose steps are walked through request by request."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,21 @@ from simulator.request import Request
 from simulator.request_state import DECODING, WAITING, DecodeClock, RequestState
 from simulator.timing.cost import StepShape
 
-# A request in service where drafts are verified: what vLLM's `Request` keeps beside the plain counts.
 
-
-class DraftingRequest(RequestState):
-    """A request whose counts change step by step; `simulator.policies.chunked_prefill.drafted` sees it.
+class ItemizedRequest(RequestState):
+    """A request whose counts change step by step: what vLLM's `Request` keeps beside the plain counts.
 
     `reserved_tokens` is the furthest token that it has had blocks for: none is given back when drafts are rejected.
-    `base_computed` counts the drafts of steps in flight as if they were accepted.
+    `base_computed` counts the drafts of steps in flight as if they were accepted, and the tokens of a load from its
+    beginning on. Over a pipeline it decodes again with the plan of the number `decode_from`, at the earliest, and the
+    first stage has its last token at `token_s`. `is_loading`: a connector's load is under way; `is_settled`: no load
+    has ended that is not counted yet.
     """
 
     __slots__ = (
-        "_draft_counts", "in_flight_tokens", "num_drafts", "num_output_placeholders",
-        "sampling_steps", "stale_tokens", "verify_steps",
+        "_draft_counts", "decode_from", "external_tokens", "in_flight_tokens", "is_loading", "is_settled",
+        "load_failed", "num_drafts", "num_output_placeholders", "sampling_steps", "stale_tokens", "token_s",
+        "verify_steps",
     )  # fmt: skip
 
     def __init__(self, request: Request, clock: DecodeClock) -> None:
@@ -35,6 +37,12 @@ class DraftingRequest(RequestState):
         self.stale_tokens = 0  # of these, scheduled before its last preemption
         self.sampling_steps = 0
         self.verify_steps = 0
+        self.decode_from = 0
+        self.token_s = 0.0
+        self.is_loading = False
+        self.is_settled = True
+        self.load_failed = False
+        self.external_tokens = 0  # of the present load
         self._draft_counts: dict[tuple[int, int], int] = {}
 
     # No decode step is counted by the clock, so that counts are simpler than those of a plain request.
@@ -60,7 +68,9 @@ class DraftingRequest(RequestState):
 
     @property
     def num_tokens_to_compute(self) -> int:
-        """Tokens of its prompt or, decoding, the sampled token and the drafts behind it."""
+        """Tokens of its prompt or, decoding, the sampled token and its drafts; 0 until stages have its last token."""
+        if self.clock.plans < self.decode_from:
+            return 0
         known = self.input_tokens + self.base_outputs
         return known + self.num_output_placeholders + self.num_drafts - self.base_computed
 
@@ -85,11 +95,8 @@ class DraftingRequest(RequestState):
             self.base_computed = known  # drafts are no loss
 
 
-# The decoding requests of a replica with drafts: each goes on by a number of tokens of its own, so none are summed.
-
-
-class VerifyBatch(DecodeBatch):
-    """A decode batch that only counts its requests; their steps stand in the plan.
+class ItemizedBatch(DecodeBatch):
+    """A decode batch that only counts its requests, each of which goes on by a number of tokens of its own.
 
     `run_used` are the blocks in use during the steps of a run in execution, but for its first.
     """
@@ -118,9 +125,6 @@ class VerifyBatch(DecodeBatch):
         return [used, *self.run_used[: steps - 1]]
 
 
-# A step with drafts: what it schedules, and its shape.
-
-
 class Scheduled:
     """A request's part of a step. `accepted` of its `drafts` are; the padding of an admission never is."""
 
@@ -128,7 +132,7 @@ class Scheduled:
         "accepted", "admitted", "computed", "drafts", "is_prompt", "live", "padded", "proposed", "samples", "tokens",
     )  # fmt: skip
 
-    def __init__(self, live: DraftingRequest, tokens: int, drafts: int, *, padded: bool) -> None:
+    def __init__(self, live: ItemizedRequest, tokens: int, drafts: int, *, padded: bool) -> None:
         self.live = live
         self.is_prompt = live.status is not DECODING
         self.admitted = False
@@ -141,7 +145,7 @@ class Scheduled:
         self.proposed = 0  # drafts for its next step
 
 
-class VerifyRun:
+class StepRun:
     """Steps behind the first of a run. All sequences of steps begin with the second step of the run.
 
     `accepted` has a list a request, with an entry a step; `growing` the requests, by their place, that take blocks in a
@@ -150,7 +154,7 @@ class VerifyRun:
 
     __slots__ = ("accepted", "growing", "lives", "reserved", "shapes", "used")
 
-    def __init__(self, lives: Sequence[DraftingRequest]) -> None:
+    def __init__(self, lives: Sequence[ItemizedRequest]) -> None:
         self.lives = lives
         self.accepted: list[list[int]] = [[] for _ in lives]
         self.growing: list[list[tuple[int, int]]] = []
@@ -159,13 +163,13 @@ class VerifyRun:
         self.used: list[int] = []
 
 
-class VerifyStep(OverlappedInFlight):
-    """A step that verifies drafts beside prompts; without asynchronous scheduling too.
+class ItemizedStep(OverlappedInFlight):
+    """A step of an itemized replica, which may verify drafts beside prompts; without asynchronous scheduling too.
 
     `next_drafts` are proposed for each request at its end, unless none of them would be verified (`skips_drafts`).
     """
 
-    __slots__ = ("drafted", "emitted", "next_drafts", "overlaps", "record", "run", "scheduled", "skips_drafts")
+    __slots__ = ("next_drafts", "overlaps", "record", "run", "scheduled", "skips_drafts")
 
     def __init__(
         self, state: ReplicaState, plan: StepPlan, now_s: float, scheduled: Sequence[Scheduled], waiting: int
@@ -175,7 +179,7 @@ class VerifyStep(OverlappedInFlight):
         self.next_drafts = 0
         self.skips_drafts = False
         self.overlaps = state.traits.async_scheduling
-        self.run: VerifyRun | None = None
+        self.run: StepRun | None = None
         self.record: dict[str, object] | None = None
 
     def look_s(self) -> float:
@@ -218,11 +222,8 @@ class VerifyStep(OverlappedInFlight):
         )  # fmt: skip
 
 
-# The decision log of steps with drafts: a record of `simulator.engine.decisions`, and what each request drafts.
-
-
 def log_planned(
-    log: DecisionLog, state: ReplicaState, step: VerifyStep, planned_s: float, *, drafts: bool = True
+    log: DecisionLog, state: ReplicaState, step: ItemizedStep, planned_s: float, *, drafts: bool = True
 ) -> None:
     """Add a step, which has been planned; its results are still to come. With `drafts` it says of them:
 

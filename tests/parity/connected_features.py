@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from simulator.engine.parts.connected import MakeConnector
-from simulator.engine.parts.connected_blocks import Connected, ConnectedBlocks
-from simulator.engine.parts.connected_groups import ConnectedGroups
+from simulator.engine.parts.connected_memory import Connected, ConnectedBlocks, MakeConnector
+from simulator.engine.parts.connector import ConnectedGroups
 from simulator.engine.parts.offload import Offloading
 from simulator.engine.parts.pull import Pull, PullConfig, Remote
 from simulator.fleet.group import ReplicaGroup

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import data_parallel, itemized
+from simulator.engine import itemized, loop as data_parallel
 from simulator.fleet import cluster
 from simulator.policies import chunked_prefill
 from simulator.policies.chunked_prefill import cadence

@@ -1,34 +1,34 @@
-"""A replica that decodes speculatively as SGLang does: prompts first, and memory taken ahead of the drafts.
+"""SGLang's drafts: prompts first, and memory taken ahead of the drafts.
 
 In a decode step every decoding request computes its drafts behind its last token. A step with prompts verifies none:
 beside them (`enable_mixed_chunk`) a request computes its last token alone. No steps are worked out ahead.
+
+A request has blocks for its committed tokens and so many ahead, in whole blocks, and gives none back before it leaves:
+`page_aligned_decode_alloc_lens` (python/sglang/srt/mem_cache/allocation_sizing.py:73, SGLang 0.5.23).
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
 from typing import cast
 
 from simulator.division import cdiv
 from simulator.engine.in_flight import InFlight
-from simulator.engine.itemized import DroppingAborts, SpeculativeReplica
-from simulator.engine.itemized_results import VerifyResults
-from simulator.engine.itemized_step import DraftingRequest, Scheduled, VerifyBatch, VerifyStep
+from simulator.engine.itemized import Drafter, ItemizedReplica
+from simulator.engine.itemized_apply import ItemizedPlans
+from simulator.engine.itemized_results import ItemizedResults
+from simulator.engine.itemized_step import ItemizedBatch, ItemizedRequest, ItemizedStep, Scheduled
 from simulator.engine.radix_apply import apply_to_tree
-from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.state import ReplicaState
+from simulator.engine.view import Viewer
 from simulator.plan import StepPlan
-from simulator.request import RequestView
+from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, LEAVING, RequestState, ScheduledChunk
 from simulator.speculative.ahead import most_accepted, tokens_ahead, verified_tokens
+from simulator.speculative.config import SpeculativeConfig
 from simulator.speculative.speculation import Speculation
 
-# The decoding requests of a replica that takes memory ahead of its drafts, as SGLang does, and that memory.
-# A request has blocks for its committed tokens and so many ahead, in whole blocks, and gives none back before it
-# leaves: `page_aligned_decode_alloc_lens` (python/sglang/srt/mem_cache/allocation_sizing.py:73, SGLang 0.5.23).
 
-
-class AheadBatch(VerifyBatch):
+class AheadBatch(ItemizedBatch):
     """A decode batch whose requests own memory for `tokens_ahead` beyond their committed tokens."""
 
     __slots__ = ("_decoding", "tokens_ahead")
@@ -73,14 +73,13 @@ def take_ahead(state: ReplicaState, decoders: Sequence[RequestState], tokens_ahe
         live.reserved_tokens = room
 
 
-# The results of SGLang's verify steps: the accepted run of each request, in the order of the batch.
-# `SchedulerBatchResultProcessor` in python/sglang/srt/managers/scheduler_components/batch_result_processor.py
-# (SGLang 0.5.23). Tokens are committed with the results, so that with overlap a plan knows those of the step before
-# the running one. The result of a request that has ended, or was retracted meanwhile, is passed over.
+class AheadResults(ItemizedResults):
+    """Takes in the results of verify steps: the accepted run of each request, in the order of the batch.
 
-
-class AheadResults(VerifyResults):
-    """Takes in the results of steps, in order."""
+    `SchedulerBatchResultProcessor` in python/sglang/srt/managers/scheduler_components/batch_result_processor.py (SGLang
+    0.5.23). Tokens are committed with the results, so that with overlap a plan knows those of the step before the
+    running one. The result of a request that has ended, or was retracted meanwhile, is passed over.
+    """
 
     __slots__ = ()
 
@@ -90,7 +89,7 @@ class AheadResults(VerifyResults):
         if step is None:
             if self._in_flight is None:
                 return None
-            step = VerifyStep(self._state, plan, max(now_s, end_s), (), len(self._state.waiting))
+            step = ItemizedStep(self._state, plan, max(now_s, end_s), (), len(self._state.waiting))
             step.is_wait = True
             step.ends_s = [step.start_s]
         elif end_s > now_s:
@@ -107,7 +106,7 @@ class AheadResults(VerifyResults):
                 part.live.in_flight_tokens = 0
         step.scheduled = [part for part in step.scheduled if part.live is not live]
 
-    def next_is(self, step: VerifyStep) -> bool:
+    def next_is(self, step: ItemizedStep) -> bool:
         """The next step is in flight, or a wait for results; take in those of the one before.
 
         A request whose next token is its last has nothing left to plan (`_reqs_finishing_inflight`, scheduler.py:4438),
@@ -125,7 +124,7 @@ class AheadResults(VerifyResults):
                 state.num_leaving += 1
         return sampled
 
-    def take_in(self, step: VerifyStep) -> bool:
+    def take_in(self, step: ItemizedStep) -> bool:
         """The results of a step are there; returns whether there was a token among them."""
         state, end_s = self._state, step.ends_s[-1]
         gaps: Counter[float] = Counter()
@@ -173,80 +172,50 @@ class AheadResults(VerifyResults):
         return tokens, tokens == left
 
 
-# A replica that decodes speculatively as SGLang does: prompts first, and memory taken ahead of the drafts.
-# In a decode step every decoding request computes its drafts behind its last token. A step with prompts verifies
-# none: beside them (`enable_mixed_chunk`) a request computes its last token alone. No steps are worked out ahead.
+class AheadPlans(ItemizedPlans):
+    """Applies plans that name no decode: `take_ahead` gives each its memory. `verified` are a request's in a step."""
 
+    __slots__ = ("_admissions", "_ranks_when_tried", "_tokens_ahead", "_verified", "results")
 
-class AheadReplica(SpeculativeReplica):
-    """A `SpeculativeReplica` of a policy that takes memory ahead (`PolicyFeatures.takes_ahead`)."""
-
-    def __init__(self, speculation: Speculation, parts: ReplicaParts) -> None:
-        super().__init__(speculation, parts)
-        self._results = AheadResults(self.state, self.completion, self._plans)
-        if self._overlaps:
-            self.late = self._results
-        self.aborts = DroppingAborts(self.state, self.completion, self.late)
-        self._gone = self.aborts.pending
-        self._runs = None
-        config = speculation.config
-        self._verified, self._most_accepted = verified_tokens(config), most_accepted(config)
+    def __init__(
+        self, state: ReplicaState, viewer: Viewer, config: SpeculativeConfig, longest: int, tokens_ahead: int
+    ) -> None:
+        super().__init__(state, viewer, config, longest)
+        self._verified = verified_tokens(config)
+        self._tokens_ahead = tokens_ahead
         self._admissions = 0  # up to the last step
-        self._passes = 0 if config.method == "ngram" else config.num_speculative_tokens
+        self._ranks_when_tried = state.traits.ranks_when_tried
+        self.results: AheadResults | None = None
 
-    def _set_memory(self, block_size: int) -> None:
-        """Let the batch take memory ahead."""
-        state = self.state
-        self._caps = state.caps
-        self._ahead = tokens_ahead(self._config, block_size)
-        batch = AheadBatch(block_size, self._ahead)
-        batch.clock = state.decode_clock
-        state.batch = self._batch = batch
-
-    def _room(self, request: RequestView, num_blocks: int, block_size: int) -> int:
-        """The longest answer of a request: as without drafts."""
-        return request.max_tokens if self._caps is None else self._caps(request, num_blocks, block_size)
-
-    def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
-        """The reason why a request could never be served with so many blocks: SGLang would abort it on its way."""
-        outputs = self.state.requests[request.row].output_tokens
-        if outputs > 1 or (self._overlaps and request.max_tokens > 1):  # it decodes, with so many tokens committed
-            committed = request.input_tokens + max(0, outputs - 2)
-            needed = cdiv(committed + self._ahead, block_size)
-            if needed > num_blocks:
-                return f"with its drafts it may need {needed} KV blocks; there are {num_blocks}"
-        return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
-
-    # Plan and apply
-
-    def begin_step(self, now_s: float) -> InFlight | None:
-        """Ask for a plan and apply it; None if it neither changes nor computes anything."""
-        state = self.state
-        if self.changed is not None:
-            self.changed(self.index)
-        if state.cut is not None:
-            state.settle_cut()
-        self._viewer.look(now_s)
-        plan = self._ask(self._view)
-        if not isinstance(plan, StepPlan):
-            raise state.broken(f"is {plan!r} and not a StepPlan")
-        self.plan = plan
-        self._view.note = plan.note
+    def apply(self, plan: StepPlan, now_s: float) -> list[Scheduled]:
+        """Apply `plan`; returns what the step computes, prompts first."""
+        state = self._state
+        self._viewer.view.note = plan.note
         if state.ranked is not None:
             state.ranked.settle(keep=plan.tried is not None or not self._ranks_when_tried)
         for preemption in plan.preempt:
-            self._results.forget(cast(RequestState, preemption.request))
+            if self.results is not None:
+                self.results.forget(cast(RequestState, preemption.request))
         prompts = self._apply(plan, now_s)
-        decoders = state.decoders() if plan.decode else []
+        decoders = cast("list[ItemizedRequest]", state.decoders() if plan.decode else [])
         if decoders:
-            take_ahead(state, decoders, self._ahead)
-        if not (prompts or decoders or plan.preempt):
-            return None
-        return self._launch_all(plan, prompts, cast("list[DraftingRequest]", decoders), now_s)
+            take_ahead(state, decoders, self._tokens_ahead)
+        tokens = 1 if prompts else self._verified
+        self.scheduled = []
+        for live, chunk, _ in prompts:
+            part = Scheduled(cast(ItemizedRequest, live), chunk, 0, padded=False)
+            part.admitted = live.admission > self._admissions
+            self.scheduled.append(part)
+        self._admissions = state.num_admitted
+        for live in decoders:
+            part = Scheduled(live, tokens, tokens - 1, padded=False)
+            part.computed += live.in_flight_tokens
+            self.scheduled.append(part)
+        return self.scheduled
 
     def _apply(self, plan: StepPlan, now_s: float) -> Sequence[ScheduledChunk]:
         """Apply all of the plan but its decodes; returns the prompts that it computes."""
-        state = self.state
+        state = self._state
         if state.tree is not None:
             return apply_to_tree(state, state.tree, plan._replace(decode=False), now_s).prefill
         if plan.more or plan.paused or plan.resume:
@@ -258,40 +227,72 @@ class AheadReplica(SpeculativeReplica):
             state.move_to_end(plan.to_end)
         return prompts
 
-    def _launch_all(
-        self, plan: StepPlan, prompts: Sequence[ScheduledChunk], decoders: list[DraftingRequest], now_s: float
-    ) -> VerifyStep:
-        """The step of these prompts and decodes: count its tokens, and see how many drafts are accepted."""
-        state = self.state
-        clock = state.decode_clock
-        verifies = not prompts
-        tokens = self._verified if verifies else 1
-        scheduled = []
-        for live, chunk, _ in prompts:
-            part = Scheduled(cast(DraftingRequest, live), chunk, 0, padded=False)
-            part.admitted = live.admission > self._admissions
-            scheduled.append(part)
-        self._admissions = state.num_admitted
-        for live in decoders:
-            part = Scheduled(live, tokens, tokens - 1, padded=False)
-            part.computed += live.in_flight_tokens
-            scheduled.append(part)
-        computed = sum([part.tokens for part in scheduled])
-        if computed > self._budget:
-            raise self._over_budget(computed)
-        step = VerifyStep(state, plan, now_s, scheduled, len(state.waiting))
-        step.is_odd = bool(plan.preempt)
-        step.measure(len(scheduled) * (self._passes if verifies else min(1, self._passes)))
-        for part in scheduled:
-            self._launch_part(part)
-        if decoders:
-            clock.ticks += 1
-        else:
-            clock.prompt_steps += 1
-        return step
+    def check_budget(self, budget: float) -> None:
+        """Raise PolicyError for a step beyond the budget, which does not count the slots of drafts."""
+        tokens = sum([part.tokens for part in self.scheduled])
+        if tokens > budget:
+            raise self._state.broken(f"computes {tokens:,} tokens; max_num_batched_tokens is {int(budget):,}")
 
-    def _launch_part(self, part: Scheduled) -> None:
-        live, state = part.live, self.state
+
+class Ahead(Drafter):
+    """The drafts of a policy that takes memory ahead (`PolicyFeatures.takes_ahead`)."""
+
+    def __init__(self, speculation: Speculation) -> None:
+        super().__init__(speculation.config, speculation.max_model_len)
+        self._speculation = speculation
+        self._most_accepted = most_accepted(speculation.config)
+        self._passes = 0 if self.config.method == "ngram" else self.config.num_speculative_tokens
+        self._tokens_ahead = 0
+
+    def joins(self, replica: ItemizedReplica) -> None:
+        super().joins(replica)
+        replica.logs_waits = False
+
+    def make_batch(self, block_size: int) -> ItemizedBatch:
+        self._tokens_ahead = tokens_ahead(self.config, block_size)
+        return AheadBatch(block_size, self._tokens_ahead)
+
+    def plans(self) -> AheadPlans:
+        return AheadPlans(self._state, self._replica.viewer, self.config, self.longest, self._tokens_ahead)
+
+    def take_results(self, plans: ItemizedPlans) -> AheadResults:
+        results = AheadResults(self._state, self._replica.completion, plans)
+        cast(AheadPlans, plans).results = results
+        return results
+
+    def refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        """The reason why a request could never be served with so many blocks: SGLang would abort it on its way."""
+        outputs = self._state.requests[request.row].output_tokens
+        if outputs > 1 or (self._replica.overlaps and request.max_tokens > 1):  # it decodes, with so many committed
+            committed = request.input_tokens + max(0, outputs - 2)
+            needed = cdiv(committed + self._tokens_ahead, block_size)
+            if needed > num_blocks:
+                return f"with its drafts it may need {needed} KV blocks; there are {num_blocks}"
+        return None
+
+    def new_request(self, request: Request) -> None:
+        self._speculation.acceptance.enter(request)
+
+    def before_plan(self, now_s: float) -> None:
+        if self._state.cut is not None:
+            self._state.settle_cut()
+
+    def propose(self, step: ItemizedStep) -> int:
+        verifies = all(not part.is_prompt for part in step.scheduled)
+        return len(step.scheduled) * (self._passes if verifies else min(1, self._passes))
+
+    def launch(self, step: ItemizedStep) -> None:
+        decodes = False
+        for part in step.scheduled:
+            decodes = decodes or not part.is_prompt
+            self.launch_part(part, 0)
+        if decodes:
+            self._state.decode_clock.ticks += 1
+        else:
+            self._state.decode_clock.prompt_steps += 1
+
+    def launch_part(self, part: Scheduled, next_drafts: int) -> None:
+        live, state = part.live, self._state
         if part.is_prompt:
             live.base_computed += part.tokens
             part.samples = live.num_tokens_to_compute == 0
@@ -307,10 +308,3 @@ class AheadReplica(SpeculativeReplica):
             part.accepted = min(accepted, self._most_accepted)
             live.verify_steps += 1
         live.in_flight_tokens += 1 + part.accepted
-
-    # Execute
-
-    def execute(self, step: InFlight, due_s: float = inf) -> None:
-        """Work out when the step ends. A wait for results is no step."""
-        if not step.is_wait:
-            super().execute(step, due_s)

@@ -1,4 +1,4 @@
-"""Runs of verify steps in which nothing changes, worked out at once: fast-forward with drafts.
+"""vLLM's drafts, and runs of verify steps in which nothing changes, worked out at once: fast-forward with drafts.
 
 A plan that holds lets every running request verify its drafts, step after step, until one finishes or lacks blocks, or
 an arrival matters. What is accepted is known to the engine beforehand. So it works out the steps in one loop, and when
@@ -11,14 +11,19 @@ run are launched like any other. Runs are for memory in which no other request c
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from math import inf
 from operator import add
 from typing import Final
 
 from simulator.division import cdiv
 from simulator.engine.in_flight import InFlight
-from simulator.engine.itemized_apply import DraftedPlans
-from simulator.engine.itemized_step import VerifyRun, VerifyStep
+from simulator.engine.itemized import Drafter, ItemizedReplica, note_samples
+from simulator.engine.itemized_apply import ItemizedPlans
+from simulator.engine.itemized_step import ItemizedRequest, ItemizedStep, Scheduled, StepRun
 from simulator.engine.state import ReplicaState
+from simulator.memory.grouped import GroupedBlocks
+from simulator.plan import Holds, StepPlan
+from simulator.request import Request, RequestView
 from simulator.speculative.speculation import Speculation
 from simulator.timing.cost import StepShape
 
@@ -34,9 +39,9 @@ class Runs:
     def __init__(
         self,
         state: ReplicaState,
-        plans: DraftedPlans,
+        plans: ItemizedPlans,
         speculation: Speculation,
-        execute: Callable[[VerifyStep], float],
+        execute: Callable[[ItemizedStep], float],
         budget: float,
     ) -> None:
         self._state = state
@@ -46,7 +51,7 @@ class Runs:
         self._budget = budget
         self.arrived_s: list[float] = []
 
-    def can_follow(self, step: VerifyStep, before: VerifyStep | None) -> bool:
+    def can_follow(self, step: ItemizedStep, before: ItemizedStep | None) -> bool:
         """Whether further steps like this one may follow without a plan; `before` is the step in flight, if any."""
         state, config, drafts = self._state, self._speculation.config, step.next_drafts
         cache = state.cache
@@ -58,7 +63,7 @@ class Runs:
             return False  # its results may change the queue
         return cache is None or (cache.keys is not None and not cache.keys.num_telling)
 
-    def work_out(self, step: VerifyStep, before: VerifyStep | None, due_s: float, hold_steps: int | None) -> None:
+    def work_out(self, step: ItemizedStep, before: ItemizedStep | None, due_s: float, hold_steps: int | None) -> None:
         """Append to the step's ends those of the steps that follow it, and note what happens in them.
 
         No step is planned at `due_s` or later, when something arrives that matters; there are `hold_steps` at most.
@@ -68,7 +73,7 @@ class Runs:
         size, drafts, lookahead = state.batch.block_size, step.next_drafts, config.num_lookahead_tokens
         tokens, overlaps = 1 + drafts, step.overlaps
         lives = [part.live for part in step.scheduled]
-        run = VerifyRun(lives)
+        run = StepRun(lives)
         late = [(part.drafts, part.accepted) for part in step.scheduled]  # results that are still to come
         told = late  # those that the next plan knows
         if overlaps:
@@ -126,11 +131,11 @@ class Runs:
         if run.shapes:
             step.run = run
 
-    def waiting_at(self, step: VerifyStep, planned_s: float) -> int:
+    def waiting_at(self, step: ItemizedStep, planned_s: float) -> int:
         """Requests that wait when a step of the run is planned."""
         return step.waiting + bisect_right(self.arrived_s, planned_s)
 
-    def take_blocks(self, run: VerifyRun, steps: int) -> None:
+    def take_blocks(self, run: StepRun, steps: int) -> None:
         """Take the blocks of the first steps of the run, in their order."""
         blocks = self._state.blocks
         for growing in run.growing[:steps]:
@@ -139,7 +144,7 @@ class Runs:
         for live, reserved in zip(run.lives, run.reserved[steps - 1], strict=True):
             live.reserved_tokens = reserved
 
-    def pass_over(self, run: VerifyRun, ends: Sequence[float], steps: int, drafts: int) -> None:
+    def pass_over(self, run: StepRun, ends: Sequence[float], steps: int, drafts: int) -> None:
         """Count the first steps of the run, whose blocks are taken; no request finishes with them.
 
         `ends` begins with the end of the step before; that step's results have been taken in.
@@ -157,7 +162,7 @@ class Runs:
                 for value in range(drafts + 1):
                     live.verified(drafts, value, counted.count(value))
             live.last_token_s = last_s
-            self._plans.enter(live, live.base_computed)
+            self._plans.memory.enter(live, live.base_computed)
         if state.streams:
             for number in range(1, steps + 1):
                 end_s = ends[number]
@@ -192,20 +197,160 @@ def _shape(computed: Sequence[int], tokens: int) -> StepShape:
     )  # fmt: skip
 
 
-# Drafts of data-parallel ranks that step together.
-# As in vLLM 0.33 (`sync_cudagraph_and_dp_padding` in vllm/v1/worker/gpu/dp_utils.py, `execute_dummy_batch` in
-# vllm/v1/worker/gpu_worker.py): ranks leave drafting out together or not at all, and a rank with nothing to
-# compute, which computes a batch of one request's verify step, does not agree to it.
+class Drafts(Drafter):
+    """vLLM's drafts: verified in a step, proposed at its end, rolled back where they are rejected."""
+
+    def __init__(self, speculation: Speculation) -> None:
+        super().__init__(speculation.config, speculation.max_model_len)
+        self._speculation = speculation
+        self._runs: Runs | None = None
+
+    def joins(self, replica: ItemizedReplica) -> None:
+        super().joins(replica)
+        replica.state.caps = self._room
+
+    def plans(self) -> ItemizedPlans:
+        plans, replica = super().plans(), self._replica
+        if (
+            replica.works_out_runs
+            and replica.state.adapters is None
+            and not isinstance(self._state.blocks, GroupedBlocks)
+        ):
+            self._runs = Runs(self._state, plans, self._speculation, replica.execute_step, replica.budget)
+        return plans
+
+    def _room(self, request: RequestView, num_blocks: int, block_size: int) -> int:
+        """The longest answer of a request: the model's longest context less its prompt."""
+        return self.longest - request.input_tokens
+
+    def refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        """The reason why a request could never be served with so many blocks: its drafts take some, too."""
+        longest, config = self.longest, self.config
+        if request.input_tokens >= longest:
+            return f"{request.input_tokens} input tokens; max_model_len is {longest}"
+        ahead = config.num_lookahead_tokens + (1 + self._replica.overlaps) * (1 + config.num_speculative_tokens)
+        reach = min(self.whole(request) + ahead, longest)
+        if (reason := self._replica.plans.memory.refusal(reach)) is not None:
+            return reason
+        needed = cdiv(reach, block_size)
+        return (
+            f"with its drafts it may need {needed} KV blocks; there are {num_blocks}" if needed > num_blocks else None
+        )
+
+    def new_request(self, request: Request) -> None:
+        self._speculation.acceptance.enter(request)
+
+    def accepted(self, request: Request) -> None:
+        if self._runs is not None:
+            self._runs.arrived_s.append(request.arrival_s)
+
+    def before_plan(self, now_s: float) -> None:
+        if self._runs is not None:
+            self._runs.arrived_s.clear()
+
+    def propose(self, step: ItemizedStep) -> int:
+        step.next_drafts = self.config.drafts_of(len(step.scheduled))
+        step.skips_drafts = self.config.can_skip_drafts and not self._replica.plans.needs_drafts
+        return self._propose(step.scheduled, 0 if step.skips_drafts else step.next_drafts)
+
+    def _propose(self, scheduled: Sequence[Scheduled], drafted: int) -> int:
+        """Set the drafts that each request is given at the end of the step; returns the tokens drafted for all."""
+        note_samples(scheduled)
+        for part in scheduled:
+            part.proposed = drafted
+        if not self.config.has_varying_drafts:
+            return drafted * len(scheduled)
+        proposals = self._speculation.proposals
+        for part in scheduled:
+            if not part.samples:
+                part.proposed = 0
+            elif proposals is not None:
+                part.proposed = min(drafted, proposals.proposed(part.live.row, part.live.sampling_steps))
+        return sum([part.proposed for part in scheduled])
+
+    def accepts(self, live: ItemizedRequest) -> int:
+        return self._speculation.acceptance.accepted(live.row, live.verify_steps)
+
+    def goes_on(self, step: ItemizedStep, due_s: float) -> None:
+        replica, runs = self._replica, self._runs
+        part = replica.plans.last_part
+        holds = part.holds
+        if holds is Holds.STEP or runs is None or not (replica.timeless or not step.waiting):
+            return
+        step.until_arrival = holds is Holds.ARRIVAL or replica.cut_by_arrivals
+        before = replica.taken_in.in_flight
+        if runs.can_follow(step, before):
+            runs.work_out(step, before, due_s if step.until_arrival else inf, part.hold_steps)
+            replica.batch.run_used = [] if step.run is None else step.run.used
+
+    def pass_over(self, step: ItemizedStep) -> ItemizedStep:
+        """Commit all steps of a run but the last, and return that, launched.
+
+        With asynchronous scheduling the results of the last but one are still to come.
+        """
+        runs, run, replica, ends = self._runs, step.run, self._replica, step.ends_s
+        records, results, overlaps = replica.records, replica.taken_in, replica.overlaps
+        assert runs is not None
+        assert run is not None
+        steps = len(ends) - 1  # behind the first
+        self._state.decode_clock.prompt_steps += steps
+        planned_s = [step.planned_s(number) for number in range(1, steps + 1)]
+        step.ends_s = ends[:1]
+        replica.record(step)
+        results.first_tokens = replica.first_tokens
+        if overlaps:
+            results.next_is(step)
+        else:
+            results.take_in(step)
+        runs.take_blocks(run, steps)
+        for number in range(steps - 1):
+            shape = run.shapes[number]
+            records.row(ends[number], runs.waiting_at(step, planned_s[number]), shape.decode_seqs, shape)
+            if shape.draft_tokens:
+                records.odd(0, 0, 0, 0, 0, 0, 0, shape.draft_tokens)
+            records.steps([ends[number + 1]], [run.used[number]])
+        passed = steps - 1 - overlaps
+        if passed >= 0 and overlaps:
+            results.take_in_all()
+        if passed > 0:
+            runs.pass_over(run, ends, passed, step.next_drafts)
+        if passed >= 0 and overlaps:
+            results.next_is(self._launch_again(step, run, steps - 2, ends, 0))
+        return self._launch_again(step, run, steps - 1, ends, runs.waiting_at(step, planned_s[-1]))
+
+    def _launch_again(
+        self, first: ItemizedStep, run: StepRun, number: int, ends: list[float], waiting: int
+    ) -> ItemizedStep:
+        """Launch a step of a run, for which blocks have been taken."""
+        start_s, drafts, plans = ends[number], first.next_drafts, self._replica.plans
+        scheduled = [plans.schedule_again(live, 1 + drafts, start_s) for live in run.lives]
+        step = ItemizedStep(self._state, _HOLDS, start_s, scheduled, waiting)
+        step.next_drafts, step.ends_s = drafts, ends[number + 1 : number + 2]
+        step.decode_seqs, step.shape = len(scheduled), run.shapes[number]
+        self._propose(scheduled, drafts)
+        for part in scheduled:
+            self.launch_part(part, drafts)
+        return step
+
+
+_HOLDS: Final = StepPlan()
 
 
 def dummy_verify(drafts: int) -> StepShape:
-    """The shape of an idle rank's batch: a request without context verifies so many drafts, and is given as many."""
+    """The shape of an idle rank's batch: a request without context verifies so many drafts, and is given as many.
+
+    As `execute_dummy_batch` of vLLM 0.33 in vllm/v1/worker/gpu_worker.py.
+    """
     return StepShape(1, 1 + drafts, draft_seqs=1, draft_tokens=drafts, drafted_tokens=drafts)
 
 
 def draft_together(steps: Sequence[InFlight | None]) -> None:
-    """Let all ranks draft at the end of their common step, unless all of them agree to leave it out."""
-    drafting = [step for step in steps if isinstance(step, VerifyStep) and step.scheduled]
+    """Let data-parallel ranks draft at the end of their common step, unless all of them agree to leave it out.
+
+    As `sync_cudagraph_and_dp_padding` of vLLM 0.33 in vllm/v1/worker/gpu/dp_utils.py. A rank with nothing to compute
+    does not agree to it.
+    """
+    drafting = [step for step in steps if isinstance(step, ItemizedStep) and step.scheduled]
     if len(drafting) == len(steps) and all(step.skips_drafts for step in drafting):
         return
     for step in drafting:

@@ -1,17 +1,20 @@
-"""A replica whose layers keep different things of a request: all tokens, a window, a chunk, a state.
+"""Layers that keep different things of a request: all tokens, a window, a chunk, a state.
 
-The order of a step is that of every replica. The memory is `simulator.memory.grouped`, and the policy asks it through
-`View.groups`. A run of decode steps is jumped over only as far as no request of the batch takes or frees a block: the
-next step in which one does is planned by itself.
+The memory is `simulator.memory.grouped`, and the policy asks it through `View.groups`. Running requests drop what they
+no longer need and take their blocks one after the other; victims leave as blocks are lacking; admissions follow one by
+one, for each decides what the next one finds. In the fast engine `GroupPlans` apply the plans, and a run of decode
+steps is jumped over only as far as no request of the batch takes or frees a block: the next step in which one does is
+planned by itself. In the itemized engine `Groups` are a part, whose memory is `GroupMemory`.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from simulator.engine.cache_apply import AppliedPlan
-from simulator.engine.in_flight import InFlight
-from simulator.engine.replica import Replica
-from simulator.engine.replica_parts import ReplicaParts
+from simulator.engine.itemized import ItemizedReplica, Part
+from simulator.engine.itemized_apply import ItemizedMemory
+from simulator.engine.itemized_step import ItemizedRequest
+from simulator.engine.replica import Replica, ReplicaParts
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.errors import InputError
@@ -20,8 +23,10 @@ from simulator.memory.grouped import GroupedBlocks, Hit, Trial
 from simulator.plan import Chunk, GroupsTrial, PolicyFeatures, Preemption, StateRules, StepPlan, View
 from simulator.request import RequestView
 from simulator.request_state import DECODING, LEAVING, PREFILLING, WAITING, RequestState, ScheduledChunk
+from simulator.speculative.config import SpeculativeConfig
 
-# KV memory of several groups as a policy sees it.
+_ALL_TOKENS: Final = 1 << 40  # reserved for each request, so that the batch counts no blocks
+_MOST_OF_TOKEN: Final = 3  # blocks that a token takes in a group at most: its own, a copy, a saved state on the way
 
 
 class Asking(Protocol):
@@ -146,14 +151,6 @@ class RunningTrial:
         return trial.take(asked, self._asking.processed(request))
 
 
-# Plans applied to a memory of several KV groups, in the order of vLLM's scheduler.
-# Running requests drop what they no longer need and take their blocks one after the other; victims leave as blocks
-# are lacking; admissions follow one by one, for each decides what the next one finds.
-
-_ALL_TOKENS = 1 << 40  # reserved for each request, so that the batch counts no blocks
-_MOST_OF_TOKEN = 3  # blocks that a token takes in a group at most: its own, a copy, a state that is saved on the way
-
-
 class GroupPlans:
     """Applies the plans of one replica. `in_flight` has the tokens of each request in a step whose end is to come."""
 
@@ -165,6 +162,7 @@ class GroupPlans:
         self.most_of_decode = _MOST_OF_TOKEN * len(blocks.tables)
         self._victims: list[Preemption] = []
         self._in_flight = int(state.traits.async_scheduling)  # tokens of a request that decodes step after step
+        self._sampling: dict[RequestState, int] = {}  # the requests of the step whose results come next
 
     def apply(self, plan: StepPlan, now_s: float) -> AppliedPlan:
         """Apply `plan`, and the further parts that the policy adds to it for the same step."""
@@ -182,6 +180,11 @@ class GroupPlans:
         while last.more:
             last = self._next_part(last, done, plan.decode, now_s)
         self.blocks.end_plan()
+        if self._in_flight:
+            self._sampling, self.in_flight = self.in_flight, {}
+            if plan.decode:
+                self.in_flight.update(dict.fromkeys(state.decoders(), 1))
+            self.in_flight.update({live: tokens for live, tokens, _ in done.prefill})
         done.plan = plan._replace(holds=last.holds, hold_steps=last.hold_steps, requeue=last.requeue)
         return done
 
@@ -284,9 +287,12 @@ class GroupPlans:
             ]
         )
 
-    def enter(self, live: RequestState) -> None:
-        """Let others find what a request has computed, as its last token is known."""
-        self.blocks.enter(self._state.requests[live.row], live.num_computed_tokens, live.num_tokens)
+    def before_results(self) -> None:
+        """A step has ended: let others find what the requests of the one before have computed, as that is known."""
+        for live in self._sampling:
+            if live.status in (DECODING, LEAVING):
+                self.blocks.enter(self._state.requests[live.row], live.num_computed_tokens, live.num_tokens)
+        self._sampling = {}
 
     def _preempt(self, now_s: float) -> None:
         if not self._victims:
@@ -313,58 +319,103 @@ class GroupPlans:
         return live, chunk.num_tokens, 0
 
 
-# A replica whose layers keep different things of a request: all tokens, a window, a chunk, a state.
-# The order of a step is that of every replica. The memory is `simulator.memory.grouped`, and the policy asks it
-# through `View.groups`. A run of decode steps is jumped over only as far as no request of the batch takes or frees
-# a block: the next step in which one does is planned by itself.
+def plan_with_groups(replica: Replica, blocks: GroupedBlocks) -> None:
+    """Let a replica of the fast engine plan with these blocks. InputError for a policy that does not."""
+    state, policy = replica.state, type(replica.state.policy)
+    if not PolicyFeatures.of(policy).asks_groups:
+        what = f"the policy {policy.__name__} does not plan with layers that keep different things"
+        raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
+    if state.traits.prefill_schedule_interval > 1:
+        what = "layers that keep different things do not go with prefill_schedule_interval yet"
+        raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
+    plans, refuses = GroupPlans(state, replica.viewer, blocks), state.refuses
+    replica.apply_with(plans.apply, plans.before_results)
+    replica.view.groups = GroupsView(state, plans)
+    replica.completion.forget = blocks.end
 
-
-class GroupedReplica(Replica):
-    """A `Replica` with a memory of several KV groups. InputError for a policy that does not plan with it."""
-
-    def __init__(self, parts: ReplicaParts) -> None:
-        blocks, policy = parts.blocks, type(parts.policy)
-        if not isinstance(blocks, GroupedBlocks):
-            raise TypeError(f"a replica with KV groups has GroupedBlocks, not {type(blocks).__name__}")
-        if not PolicyFeatures.of(policy).asks_groups:
-            what = f"the policy {policy.__name__} does not plan with layers that keep different things"
-            raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
-        super().__init__(parts)
-        if self.state.traits.prefill_schedule_interval > 1:
-            what = "layers that keep different things do not go with prefill_schedule_interval yet"
-            raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
-        self._blocks = blocks
-        self._plans = GroupPlans(self.state, self._viewer, blocks)
-        self._in_order = self._plans.apply
-        self._sampling: dict[RequestState, int] = {}  # the requests of the step whose results come next
-        self._view.groups = GroupsView(self.state, self._plans)
-        self.completion.forget = blocks.end
-        self._refuses = self.state.refuses
-        self.state.refuses = self._refusal
-
-    def _refusal(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+    def refusal(request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """The reason why a request could never be served with so many blocks."""
-        whole = request.input_tokens + self.state.requests[request.row].output_tokens - 1
-        if (reason := self._blocks.refusal(whole)) is not None:
-            return reason
-        return None if self._refuses is None else self._refuses(request, num_blocks, block_size)
+        reason = blocks.refusal(request.input_tokens + state.requests[request.row].output_tokens - 1)
+        return refuses(request, num_blocks, block_size) if reason is None and refuses is not None else reason
 
-    def begin_step(self, now_s: float) -> InFlight | None:
-        """Ask for a plan and apply it; None if it neither changes nor computes anything."""
-        step = super().begin_step(now_s)
-        if self._overlaps:
-            self._sampling, in_flight = self._plans.in_flight, {}
-            if step is not None:
-                if step.decode_seqs:
-                    in_flight.update(dict.fromkeys(self.state.decoders(), 1))
-                in_flight.update({live: tokens for live, tokens, _ in step.prefill})
-            self._plans.in_flight = in_flight
-        return step
+    state.refuses = refusal
 
-    def finish_step(self, step: InFlight) -> None:
-        """Commit the steps; with asynchronous scheduling, the results are those of the step before."""
-        for live in self._sampling:
-            if live.status in (DECODING, LEAVING):
-                self._plans.enter(live)
-        self._sampling = {}
-        super().finish_step(step)
+
+class GroupMemory(ItemizedMemory):
+    """Blocks of several KV groups, for the itemized engine; an `Asking` of its view."""
+
+    __slots__ = ("_hit", "blocks")
+    most_of_decode = 0  # it depends on the drafts
+
+    def __init__(self, state: ReplicaState, config: SpeculativeConfig, longest: int, blocks: GroupedBlocks) -> None:
+        super().__init__(state, config, longest)
+        self.blocks = blocks
+        self._hit: Hit | None = None
+
+    def processed(self, live: RequestState) -> int:
+        """See `Asking.processed`."""
+        assert isinstance(live, ItemizedRequest)
+        return max(0, live.base_computed - live.in_flight_tokens)
+
+    def asked(self, live: RequestState, computed: int, tokens: int, loaded: int = 0) -> Reach:
+        """See `Asking.asked`."""
+        end = min(computed + tokens + (self._lookahead if tokens else 0), self._longest)
+        return self.blocks.asked(live.row, computed, end, max(live.input_tokens, live.num_tokens - 1), loaded)
+
+    def quiet_steps(self, live: RequestState) -> int:
+        """See `Asking.quiet_steps`."""
+        return 0
+
+    def quiet_run(self) -> int:
+        """See `Asking.quiet_run`."""
+        return 1
+
+    def refusal(self, num_tokens: int) -> str | None:
+        return self.blocks.refusal(num_tokens)
+
+    def placed(self, live: ItemizedRequest, num_tokens: int) -> None:
+        live.found(self.look(live))
+        self.admit(live, num_tokens)
+
+    def look(self, live: ItemizedRequest) -> int:
+        self._hit = self.blocks.hit(self._state.requests[live.row], live.num_tokens)
+        return self._hit.tokens
+
+    def admit(self, live: ItemizedRequest, num_tokens: int, loaded: int = 0) -> None:
+        assert self._hit is not None
+        self.blocks.admit(self.asked(live, live.base_computed, num_tokens, loaded), self._hit)
+
+    def needed(self, live: ItemizedRequest, num_tokens: int) -> int:
+        return self.blocks.needed(self.asked(live, live.base_computed, num_tokens))
+
+    def take(self, live: ItemizedRequest, num_tokens: int, needed: int) -> None:
+        asked = self.asked(live, live.base_computed, num_tokens)
+        self.blocks.extend(asked)
+        live.reserved_tokens = max(live.reserved_tokens, asked.end)
+
+    def drop(self, live: ItemizedRequest) -> None:
+        self.blocks.drop(live.row, self.processed(live))
+
+    def ends(self, live: ItemizedRequest) -> None:
+        self.drop(live)
+
+    def enter(self, live: ItemizedRequest, num_tokens: int) -> None:
+        self.blocks.enter(self._state.requests[live.row], num_tokens, live.num_tokens - self._ahead)
+
+
+class Groups(Part):
+    """KV groups as a part of the itemized engine."""
+
+    def checks(self, parts: ReplicaParts) -> None:
+        assert isinstance(parts.blocks, GroupedBlocks)
+        self._blocks = parts.blocks
+
+    def joins(self, replica: ItemizedReplica) -> None:
+        drafter, blocks = replica.drafter, self._blocks
+        if blocks.states is not None:
+            what = "layers with a state do not go with drafts yet"
+            raise InputError(what, hint="engine.disable_hybrid_kv_cache_manager: true")
+        memory = GroupMemory(replica.state, drafter.config, drafter.longest, blocks)
+        replica.plans.memory = memory
+        replica.view.groups = GroupsView(replica.state, memory)
+        replica.completion.forget = blocks.end

@@ -3,16 +3,15 @@
 The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/ (scheduler.py, worker.py) of 0.33.
 """
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from simulator.connector import Found
+from simulator.connector import Found, Send
 from simulator.division import cdiv
-from simulator.engine.parts.connected_blocks import Connected
-from simulator.engine.parts.connected_groups import ConnectedGroups, ConnectedRequest
-from simulator.engine.parts.connector import Arrivals
+from simulator.engine.itemized_step import ItemizedRequest
+from simulator.engine.parts.connected_memory import LOAD, STORE, SYNC, Connected, Copier
+from simulator.engine.parts.connector import Arrivals, ConnectedGroups
 from simulator.hardware.kv_groups import LayerCache
 from simulator.memory.block_keys import BlockKeys
 from simulator.memory.group_pool import NULL
@@ -23,47 +22,6 @@ from simulator.memory.offload.tier import HostTier, Stored
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 from simulator.request_state import FINISHED, LOADING
-
-# Copies between the device and the host (vllm/v1/kv_offload/cpu/gpu_worker.py, 0.33).
-
-STORE: Final = "store"
-LOAD: Final = "load"
-SYNC: Final = "sync"
-
-
-class Copier:
-    """One queue for each kind of copy. A copy starts when the device has done what it was given before it."""
-
-    def __init__(self, block_bytes: float, bandwidth: float, latency_s: float) -> None:
-        self._block_bytes = block_bytes
-        self._bandwidth = bandwidth
-        self._latency_s = latency_s
-        self._queues: dict[str, deque[int]] = {kind: deque() for kind in (STORE, LOAD, SYNC)}
-        self._last_s = dict.fromkeys(self._queues, 0.0)
-        self._ends_s: dict[int, float] = {}
-
-    def submit(self, job: int, kind: str, num_blocks: int, ready_s: float, busy_until_s: float) -> tuple[float, float]:
-        """Begin a copy of so many blocks as soon as it may; returns when that is, and when it ends."""
-        start_s = max(ready_s, busy_until_s, self._last_s[kind])
-        end_s = start_s + self._latency_s + num_blocks * self._block_bytes / self._bandwidth
-        self._last_s[kind] = self._ends_s[job] = end_s
-        self._queues[kind].append(job)
-        return start_s, end_s
-
-    def wait(self, jobs: Iterable[int], from_s: float) -> float:
-        """When these copies have ended, but not before `from_s`."""
-        return max([from_s, *[self._ends_s[job] for job in jobs if job in self._ends_s]])
-
-    def ended_by(self, now_s: float) -> list[int]:
-        """Copies that have ended, and are told once."""
-        found = []
-        for queue in self._queues.values():
-            while queue and self._ends_s[queue[0]] <= now_s:
-                job = queue.popleft()
-                del self._ends_s[job]
-                found.append(job)
-        return found
-
 
 # What a connector offers of a request to the host: chunks of each KV group, and the blocks that hold them.
 # The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py (0.33), whose line
@@ -143,7 +101,7 @@ class Offered:
     """
 
     request: Request
-    live: ConnectedRequest
+    live: ItemizedRequest
     parts: list[Part]
     access: Access = field(default_factory=Access)
     jobs: set[int] = field(default_factory=set)
@@ -373,9 +331,20 @@ class Offloading:
         self._unsubmitted: list[int] = []  # stores decided in the step before
         self._any_ended = False  # a request has, since the last plan
 
+    def record(self, replica: int, copied: Callable[[tuple[float, ...]], None]) -> None:
+        """Tell `copied` of each copy of this replica."""
+        self.replica, self.copied = replica, copied
+
+    def attach(self, send: Send) -> bool:
+        """What is loaded comes from the host."""
+        return False
+
+    def offer(self, row: int, *, fails: bool) -> None:
+        """No other server has KV for this one."""
+
     # Looking up
 
-    def look(self, request: Request, live: ConnectedRequest, computed_tokens: int) -> Found | None:
+    def look(self, request: Request, live: ItemizedRequest, computed_tokens: int) -> Found | None:
         """What the host has of all groups; none if less than a chunk is gained.
 
         None while a chunk of it is being written or read by another load, or the request has copies under way.
@@ -390,7 +359,7 @@ class Offloading:
         in_step = computed_tokens + tokens < live.num_tokens
         return Found(tokens, later=not (in_step and self._sync_tokens + tokens <= self._most_sync))
 
-    def _of(self, request: Request, live: ConnectedRequest) -> Offered:
+    def _of(self, request: Request, live: ItemizedRequest) -> Offered:
         offered = self._requests.get(request.row)
         if offered is None:
             offered = self._requests[request.row] = Offered(request, live, [Part() for _ in self._groups.all])
@@ -398,7 +367,7 @@ class Offloading:
 
     # The plan
 
-    def admitted(self, request: Request, live: ConnectedRequest, found: Found, local_tokens: int) -> None:
+    def admitted(self, request: Request, live: ItemizedRequest, found: Found, local_tokens: int) -> None:
         offered, total = self._of(request, live), local_tokens + found.tokens
         if isinstance(self._blocks, ConnectedGroups):
             offered.junction = self._blocks.junctions[request.row]
@@ -436,7 +405,7 @@ class Offloading:
         offered.jobs.add(job)
         return job
 
-    def planned(self, scheduled: Sequence[tuple[ConnectedRequest, int]], preempted: Sequence[ConnectedRequest]) -> None:
+    def planned(self, scheduled: Sequence[tuple[ItemizedRequest, int]], preempted: Sequence[ItemizedRequest]) -> None:
         """Decide what is stored of the scheduled requests, then of those that have ended since the last plan.
 
         A store that reads a block which was taken now, or a victim's, has to end before the step begins.
@@ -590,7 +559,7 @@ class Offloading:
                 if not self._fences[block]:
                     del self._fences[block]
 
-    def keeps(self, live: ConnectedRequest, now_s: float) -> bool:
+    def keeps(self, live: ItemizedRequest, now_s: float) -> bool:
         """Blocks are freed at once: whoever takes them waits for the stores that read them."""
         return False
 

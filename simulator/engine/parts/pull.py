@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le, doc
 
-from simulator.connector import Found
+from simulator.connector import Found, Send
 from simulator.division import cdiv
-from simulator.engine.parts.connected_groups import ConnectedRequest
+from simulator.engine.itemized_step import ItemizedRequest
 from simulator.engine.parts.connector import Arrivals
 from simulator.parameters import Seconds, check_parameters
 from simulator.request import Request
@@ -24,8 +24,6 @@ from simulator.request_state import FINISHED
 # failed.
 
 _NOTHING = Found(0, later=False)
-Send = Callable[[int, int], float]
-"""Sends so many blocks of the request with this row, which is no transfer where there are none; returns its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +70,24 @@ class Pull:
         self.now_s = 0.0
         self._link_s = 0.0  # when the link has done what it was given
         self._any_ended = False
-        self._pulls: list[tuple[ConnectedRequest, int, bool]] = []  # of this step: blocks, and whether it fails
+        self._pulls: list[tuple[ItemizedRequest, int, bool]] = []  # of this step: blocks, and whether it fails
         self._receiving: list[tuple[float, int, bool]] = []
         self._sending: list[tuple[float, int]] = []
         self._send: Send | None = None
 
-    def attach(self, send: Send) -> None:
+    def record(self, replica: int, copied: Callable[[tuple[float, ...]], None]) -> None:
+        """Transfers are recorded by the fleet."""
+
+    def attach(self, send: Send) -> bool:
         """Let the fleet send: its link is shared, and it tells the other server."""
         self._send = send
+        return True
 
-    def offer(self, row: int, remote: Remote) -> None:
+    def offer(self, row: int, *, fails: bool) -> None:
         """The other server has a request's KV."""
-        self._remotes[row] = remote
+        self._remotes[row] = Remote(fails=fails)
 
-    def look(self, request: Request, live: ConnectedRequest, computed_tokens: int) -> Found | None:
+    def look(self, request: Request, live: ItemizedRequest, computed_tokens: int) -> Found | None:
         """The whole prompt behind the local hit, if the other server has it."""
         remote = self._remotes.get(request.row)
         if remote is None:
@@ -95,7 +97,7 @@ class Pull:
         tokens = live.input_tokens - computed_tokens
         return Found(tokens, later=True) if remote.is_there and tokens > 0 else _NOTHING
 
-    def admitted(self, request: Request, live: ConnectedRequest, found: Found, local_tokens: int) -> None:
+    def admitted(self, request: Request, live: ItemizedRequest, found: Found, local_tokens: int) -> None:
         remote = self._remotes.pop(request.row, None)
         if remote is None:
             return
@@ -107,7 +109,7 @@ class Pull:
             blocks = cdiv(local_tokens + found.tokens, self._size) - local_tokens // self._size
             self._pulls.append((live, blocks, remote.fails))
 
-    def planned(self, scheduled: Sequence[tuple[ConnectedRequest, int]], preempted: Sequence[ConnectedRequest]) -> None:
+    def planned(self, scheduled: Sequence[tuple[ItemizedRequest, int]], preempted: Sequence[ItemizedRequest]) -> None:
         self._any_ended = False
 
     def before(self, now_s: float, busy_until_s: float) -> float:
@@ -136,7 +138,7 @@ class Pull:
     def arrived(self, arrivals: Arrivals) -> None:
         pass
 
-    def keeps(self, live: ConnectedRequest, now_s: float) -> bool:
+    def keeps(self, live: ItemizedRequest, now_s: float) -> bool:
         """A prefilled request's blocks stay until they are sent."""
         blocks = live.num_blocks
         if self._config.role != "prefill" or live.status is not FINISHED or not blocks:

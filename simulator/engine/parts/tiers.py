@@ -9,10 +9,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from simulator.connector import Found
-from simulator.engine.parts.connected_blocks import Connected
-from simulator.engine.parts.connected_groups import ConnectedGroups, ConnectedRequest
-from simulator.engine.parts.connector import Arrivals
-from simulator.engine.parts.offload import STORE, Offered, Offloading
+from simulator.engine.itemized_step import ItemizedRequest
+from simulator.engine.parts.connected_memory import STORE, Connected
+from simulator.engine.parts.connector import Arrivals, ConnectedGroups
+from simulator.engine.parts.offload import Offered, Offloading
 from simulator.errors import InputError
 from simulator.memory.offload import OffloadConfig
 from simulator.memory.offload.access import Access
@@ -54,7 +54,7 @@ class Tiering(Offloading):
         self._uses: dict[int, list[Access]] = {}  # by row: what a request has done with each further tier
         self._is_polled = False
 
-    def look(self, request: Request, live: ConnectedRequest, computed_tokens: int) -> Found | None:
+    def look(self, request: Request, live: ItemizedRequest, computed_tokens: int) -> Found | None:
         """See `Offloading.look`; None also while a further tier is asked, or reads a chunk."""
         self._poll()
         self._host.begin_look(request.row)
@@ -62,7 +62,7 @@ class Tiering(Offloading):
         self._host.end_look()
         return found
 
-    def planned(self, scheduled: Sequence[tuple[ConnectedRequest, int]], preempted: Sequence[ConnectedRequest]) -> None:
+    def planned(self, scheduled: Sequence[tuple[ItemizedRequest, int]], preempted: Sequence[ItemizedRequest]) -> None:
         """See `Offloading.planned`; begin to read what look-ups found in further tiers."""
         self._poll()
         for row, (keys, places) in self._host.take_wanted().items():
