@@ -9,7 +9,7 @@ follows a request's sampled token, which is nothing unless it drafts.
 import sys
 from collections.abc import Collection, Sequence
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from simulator.connector import ConnectorView
 from simulator.engine.in_flight import InFlight
@@ -138,7 +138,10 @@ class Drafter(Part):
 
     def propose(self, step: ItemizedStep) -> int:
         """Set what each request of a step samples and is given to verify; returns the tokens drafted for all."""
-        note_samples(step.scheduled)
+        for part in step.scheduled:
+            live = part.live
+            known = live.input_tokens + live.base_outputs + live.num_output_placeholders
+            part.samples = part.computed + part.tokens >= known
         return 0
 
     def launch(self, step: ItemizedStep) -> None:
@@ -178,13 +181,9 @@ class Drafter(Part):
         return step
 
 
-def note_samples(scheduled: Sequence[Scheduled]) -> None:
-    """Note which requests of a step get a token with it."""
-    for part in scheduled:
-        live = part.live
-        part.samples = (
-            part.computed + part.tokens >= live.input_tokens + live.base_outputs + live.num_output_placeholders
-        )
+def _told(parts: Sequence[Part], hook: str) -> list[Any]:
+    """The hook of each part that has a use for it: the others need not be called."""
+    return [getattr(part, hook) for part in parts if getattr(type(part), hook) is not getattr(Part, hook)]
 
 
 class ItemizedReplica(Replica):
@@ -230,6 +229,17 @@ class ItemizedReplica(Replica):
         self._refuses = state.refuses
         for part in features:
             part.joins(self)
+        self._new_request = _told(self.parts, "new_request")
+        self._accepted = _told(self.parts, "accepted")
+        self._before_plan = _told(self.parts, "before_plan")
+        self._scheduled = _told(self.parts, "scheduled")
+        self._ready_s = _told(self.parts, "ready_s")
+        self._queued = _told(self.parts, "queued")
+        self._logged = _told(self.parts, "logged")
+        self._ended_step = _told(self.parts, "before_results")
+        self._results = _told(self.parts, "results")
+        self._outside = _told(self.parts, "outside")
+        self._has_work = _told(self.parts, "has_work")
         self.view.drafting = Drafting(drafter.config, drafter.longest, self.holding)
         state.refuses = self._refusal
 
@@ -238,16 +248,16 @@ class ItemizedReplica(Replica):
 
     def new_request(self, request: Request) -> RequestState:
         """See `Replica.new_request`."""
-        for part in self.parts:
-            part.new_request(request)
+        for tell in self._new_request:
+            tell(request)
         return ItemizedRequest(request, self.state.decode_clock)
 
     def accept(self, request: Request) -> bool:
         """See `Replica.accept`."""
         enters = super().accept(request)
         if enters:
-            for part in self.parts:
-                part.accepted(request)
+            for tell in self._accepted:
+                tell(request)
         return enters
 
     def takes(self, request: Request) -> Request | None:
@@ -263,8 +273,8 @@ class ItemizedReplica(Replica):
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
         others = [] if self.imports is None else list(self.imports)
-        for part in self.parts:
-            others += part.outside()
+        for outside in self._outside:
+            others += outside()
         self.completion.abandon(others)
 
     # Plan and apply
@@ -272,8 +282,8 @@ class ItemizedReplica(Replica):
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything, unless steps queue up."""
         state = self.state
-        for part in self.parts:
-            part.before_plan(now_s)
+        for tell in self._before_plan:
+            tell(now_s)
         self.any_ended = False
         if self.changed is not None:
             self.changed(self.index)
@@ -289,12 +299,12 @@ class ItemizedReplica(Replica):
         if not scheduled and not plan.preempt and not self.queues_steps:
             return None
         waiting = len(state.waiting)
-        for part in self.parts:
-            waiting += len(part.outside())
+        for outside in self._outside:
+            waiting += len(outside())
         step = ItemizedStep(state, plan, now_s, scheduled, waiting)
         step.is_odd, step.is_wait = bool(plan.preempt), not (scheduled or plan.preempt)
-        for part in self.parts:
-            part.scheduled(step)
+        for tell in self._scheduled:
+            tell(step)
         step.measure(self.drafter.propose(step))
         if state.adapters is not None:
             served = [part for part in scheduled if part.live.lora is not None]
@@ -328,16 +338,16 @@ class ItemizedReplica(Replica):
     def _queue(self, step: ItemizedStep) -> None:
         """Give the step to the device behind those that it has."""
         ready_s = step.start_s
-        for part in self.parts:
-            ready_s = part.ready_s(ready_s, self._busy_until_s)
+        for ready in self._ready_s:
+            ready_s = ready(ready_s, self._busy_until_s)
         if self.stages is not None:
             self._busy_until_s = self.stages.run(step, ready_s)
         else:
             step.start_s = max(ready_s, self._busy_until_s)
             self._busy_until_s = step.start_s + (self.execute_step(step) if step.scheduled else 0.0)
             step.ends_s = [self._busy_until_s]
-        for part in self.parts:
-            part.queued(step)
+        for tell in self._queued:
+            tell(step)
         if step.scheduled or step.plan.preempt:
             self._log(step)
         if not step.is_wait:
@@ -346,8 +356,8 @@ class ItemizedReplica(Replica):
     def _log(self, step: ItemizedStep) -> None:
         if self._decisions is not None:
             log_planned(self._decisions, self.state, step, self.view.now_s, drafts=self.logs_drafts)
-            for part in self.parts:
-                part.logged(step)
+            for tell in self._logged:
+                tell(step)
 
     # Commit
 
@@ -359,13 +369,13 @@ class ItemizedReplica(Replica):
         if not (step.is_wait or self.queues_steps):
             self.record(step)
         self.end_aborted(step.look_s() if self.stages is None else step.ends_s[-1])
-        for part in self.parts:
-            part.before_results(step)
+        for tell in self._ended_step:
+            tell(step)
         results, requests = self.taken_in, len(self.state.requests)
         results.first_tokens = self.first_tokens
         moved = results.next_is(step) if self.overlaps and not self.queues_steps else results.take_in(step)
-        for part in self.parts:
-            moved = part.results(step) or moved
+        for came in self._results:
+            moved = came(step) or moved
         self.any_ended = self.any_ended or len(self.state.requests) < requests
         if self.changed is not None:
             self.changed(self.index)
@@ -384,8 +394,11 @@ class ItemizedReplica(Replica):
     def has_work(self, seen_s: float) -> bool:
         """Whether the engine has to step: for requests that came by `seen_s`, or for one of its parts."""
         state = self.state
-        if state.running or any(part.has_work() for part in self.parts):
+        if state.running:
             return True
+        for has_work in self._has_work:
+            if has_work():
+                return True
         return any(live.arrival_s <= seen_s for live in state.waiting)
 
     def record(self, step: ItemizedStep) -> None:

@@ -22,11 +22,14 @@ class ItemizedMemory:
     A step's blocks cover the drafter's `lookahead` too, up to the `longest` context.
     """
 
-    __slots__ = ("_ahead", "_cache", "_hits", "_kept_out", "_longest", "_lookahead", "_size", "_state")
+    __slots__ = (
+        "_ahead", "_cache", "_hits", "_kept_out", "_lookahead", "_longest", "_size", "_state", "enters",
+    )  # fmt: skip
 
     def __init__(self, state: ReplicaState, config: SpeculativeConfig, longest: int) -> None:
         self._state = state
         self._cache = state.cache
+        self.enters = state.cache is not None  # there is a prefix cache to enter
         self._size = state.batch.block_size
         self._longest = longest
         self._lookahead = config.num_lookahead_tokens
@@ -59,18 +62,23 @@ class ItemizedMemory:
         if needed:
             state.blocks.allocate(live.row, needed)
 
-    def needed(self, live: ItemizedRequest, num_tokens: int) -> int:
-        """Free blocks that the next tokens of a running request take, with what the drafter writes behind them."""
-        room = min(live.base_computed + num_tokens + self._lookahead, self._longest)
-        return cdiv(room, self._size) - live.num_blocks if room > live.reserved_tokens else 0
+    def take(self, live: ItemizedRequest, num_tokens: int) -> bool:
+        """Take the blocks of a running request's next tokens, and of what the drafter writes behind them.
 
-    def take(self, live: ItemizedRequest, num_tokens: int, needed: int) -> None:
-        """Take the blocks that `needed` has counted."""
-        if needed > 0:
-            self._state.blocks.allocate(live.row, needed)
-        room = min(live.base_computed + num_tokens + self._lookahead, self._longest)
+        Returns whether there were so many. What the request no longer needs has come free before.
+        """
+        room = live.base_computed + num_tokens + self._lookahead
+        if room > self._longest:
+            room = self._longest
         if room > live.reserved_tokens:
+            blocks = self._state.blocks
+            needed = cdiv(room, self._size) - live.num_blocks
+            if needed > blocks.num_free:
+                return False
+            if needed > 0:
+                blocks.allocate(live.row, needed)
             live.reserved_tokens = room
+        return True
 
     def drop(self, live: ItemizedRequest) -> None:
         """Free the blocks that a running request no longer needs: none, where all tokens are kept."""
@@ -228,15 +236,12 @@ class ItemizedPlans:
             raise state.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
         if computed + tokens >= longest and live.status is DECODING:
             raise state.broken(f"computes request {live.request_id} beyond max_model_len = {longest:,}")
-        memory.drop(live)
-        needed = memory.needed(live, tokens)
-        while needed > state.blocks.num_free:
+        while not memory.take(live, tokens):
             self._preempt(now_s)
             if live not in state.running:
                 raise state.broken(f"preempts request {live.request_id}, which it computes")
-            needed = memory.needed(live, tokens)
-        memory.take(live, tokens, needed)
-        memory.enter(live, min(computed + tokens, known))
+        if memory.enters:
+            memory.enter(live, min(computed + tokens, known))
         drafts = max(0, tokens + computed - known - live.num_output_placeholders)
         live.num_drafts = 0
         if computed + tokens >= known:

@@ -17,7 +17,7 @@ from typing import Final
 
 from simulator.division import cdiv
 from simulator.engine.in_flight import InFlight
-from simulator.engine.itemized import Drafter, ItemizedReplica, note_samples
+from simulator.engine.itemized import Drafter, ItemizedReplica
 from simulator.engine.itemized_apply import ItemizedPlans
 from simulator.engine.itemized_step import ItemizedRequest, ItemizedStep, Scheduled, StepRun
 from simulator.engine.state import ReplicaState
@@ -203,6 +203,7 @@ class Drafts(Drafter):
     def __init__(self, speculation: Speculation) -> None:
         super().__init__(speculation.config, speculation.max_model_len)
         self._speculation = speculation
+        self._acceptance = speculation.acceptance
         self._runs: Runs | None = None
 
     def joins(self, replica: ItemizedReplica) -> None:
@@ -255,8 +256,10 @@ class Drafts(Drafter):
 
     def _propose(self, scheduled: Sequence[Scheduled], drafted: int) -> int:
         """Set the drafts that each request is given at the end of the step; returns the tokens drafted for all."""
-        note_samples(scheduled)
         for part in scheduled:
+            live = part.live
+            known = live.input_tokens + live.base_outputs + live.num_output_placeholders
+            part.samples = part.computed + part.tokens >= known
             part.proposed = drafted
         if not self.config.has_varying_drafts:
             return drafted * len(scheduled)
@@ -269,7 +272,7 @@ class Drafts(Drafter):
         return sum([part.proposed for part in scheduled])
 
     def accepts(self, live: ItemizedRequest) -> int:
-        return self._speculation.acceptance.accepted(live.row, live.verify_steps)
+        return self._acceptance.accepted(live.row, live.verify_steps)
 
     def goes_on(self, step: ItemizedStep, due_s: float) -> None:
         replica, runs = self._replica, self._runs

@@ -350,6 +350,7 @@ class GroupMemory(ItemizedMemory):
     def __init__(self, state: ReplicaState, config: SpeculativeConfig, longest: int, blocks: GroupedBlocks) -> None:
         super().__init__(state, config, longest)
         self.blocks = blocks
+        self.enters = True
         self._hit: Hit | None = None
 
     def processed(self, live: RequestState) -> int:
@@ -385,13 +386,15 @@ class GroupMemory(ItemizedMemory):
         assert self._hit is not None
         self.blocks.admit(self.asked(live, live.base_computed, num_tokens, loaded), self._hit)
 
-    def needed(self, live: ItemizedRequest, num_tokens: int) -> int:
-        return self.blocks.needed(self.asked(live, live.base_computed, num_tokens))
-
-    def take(self, live: ItemizedRequest, num_tokens: int, needed: int) -> None:
+    def take(self, live: ItemizedRequest, num_tokens: int) -> bool:
+        blocks = self.blocks
+        self.drop(live)
         asked = self.asked(live, live.base_computed, num_tokens)
-        self.blocks.extend(asked)
+        if blocks.needed(asked) > blocks.num_free:
+            return False
+        blocks.extend(asked)
         live.reserved_tokens = max(live.reserved_tokens, asked.end)
+        return True
 
     def drop(self, live: ItemizedRequest) -> None:
         self.blocks.drop(live.row, self.processed(live))

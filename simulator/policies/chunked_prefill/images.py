@@ -8,7 +8,7 @@ from typing import cast
 from simulator.plan import Holds, StepPlan, View
 from simulator.policies.chunked_prefill.encoder import Encoder, EncoderCache, EncoderNote
 from simulator.policies.chunked_prefill.limits import VllmLimits, goes_on, is_behind_skipped, lacks_blocks_alone
-from simulator.policies.chunked_prefill.schedule import Admissions, Left, fast_path, schedule_running, schedule_waiting
+from simulator.policies.chunked_prefill.schedule import Admissions, fast_path, schedule_running, schedule_waiting
 
 
 def plan_with_images(view: View, limits: VllmLimits, *, is_async: bool) -> StepPlan:
@@ -26,7 +26,7 @@ def plan_with_images(view: View, limits: VllmLimits, *, is_async: bool) -> StepP
     more = not preempted and budget > 0 and view.caches_prefixes and len(view.waiting) > 0
     if not preempted and budget > 0 and not more:
         found = Admissions(chunks, encoder.passed)
-        schedule_waiting(view, limits, run.left, run.free, found, encoder=encoder)
+        schedule_waiting(view, limits, budget, run.free, found, encoder=encoder)
         encoder.passed = found.passed
     members = tuple([chunk.request for chunk in chunks])
     idle = len(paused) + sum([victim.request.is_decoding for victim in preempted])
@@ -48,8 +48,7 @@ def _admit_next(view: View, limits: VllmLimits, note: EncoderNote) -> StepPlan:
     found = Admissions([], encoder.passed)
     is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
     if is_open:
-        left = Left(budget, budget)
-        schedule_waiting(view, limits, left, view.num_free_blocks, found, alone=True, encoder=encoder)
+        schedule_waiting(view, limits, budget, view.num_free_blocks, found, alone=True, encoder=encoder)
     chunks, encoder.passed = found.chunks, found.passed
     members = (*(note.running[-1] or ()), *[chunk.request for chunk in chunks])
     computes = members or view.step_tokens

@@ -110,9 +110,10 @@ def schedule_running(view: View, limits: VllmLimits, *, held: bool = False, enco
     index = freed = 0
     pads = True
     settled = limits.threshold == 0 or limits.threshold > config.num_speculative_tokens
+    counts = drafting is not None or trial is None  # else the trial asks how far a request is computed
     while index < len(running) and budget > 0 and inputs > slots:
         request = running[index]
-        computed, decodes = request.num_computed_tokens, request.is_decoding
+        computed, decodes = request.num_computed_tokens if counts else 0, request.is_decoding
         whole = tokens = request.num_tokens_to_compute
         if 0 < threshold < tokens:
             tokens = threshold
@@ -136,7 +137,7 @@ def schedule_running(view: View, limits: VllmLimits, *, held: bool = False, enco
             if held:
                 tokens = 0
             if states is not None and groups is not None and tokens > 0:
-                tokens = split(states, limits, request, computed, tokens, groups.junction(request))
+                tokens = split(states, limits, request, request.num_computed_tokens, tokens, groups.junction(request))
             if encoder is not None and tokens > 0 and len(request.images) > 0:
                 encodes = True
                 tokens = encoder.tokens(request, computed, tokens)
@@ -216,26 +217,28 @@ class Admissions:
 def schedule_waiting(
     view: View,
     limits: VllmLimits,
-    left: Left,
+    budget: int,
     free: int,
     found: Admissions,
+    left: Left | None = None,
     *,
     alone: bool = False,
     held: bool = False,
     encoder: Encoder | None = None,
 ) -> None:
-    """Append chunks for the waiting requests while slots, the budgets that are `left` and `free` blocks last.
+    """Append chunks for the waiting requests while slots, `budget` tokens and `free` blocks last.
+
+    With drafts the running requests have `left` so much.
 
     `alone`: admit one request, with its prefix hits, for they decide what the next one finds in the cache. A request
     enters although prompts are `held` if it has a single token to compute.
     """
     drafting, groups = view.drafting, view.groups
     config, longest, connector = drafting or _NOTHING
-    budget = left.tokens if drafting is None else min(left.tokens, left.inputs - config.draft_slots)
     slots, in_chunks, tests_whole = limits.slots, limits.in_chunks, limits.tests_whole
     threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
-    size, lookahead = view.block_size, config.num_lookahead_tokens
+    size = view.block_size
     running = len(view.running)
     passed = found.passed
     waiting: Iterable[RequestView] = view.waiting
@@ -244,13 +247,15 @@ def schedule_waiting(
     if connector is not None:
         waiting = (*connector.holding, *waiting)
     is_plain = drafting is None and groups is None and encoder is None
+    computed = owned = unused = loaded = junction = 0
+    later = False
     for request in waiting:
         if budget <= 0 or running >= slots:
             return
         known = request.num_tokens
-        computed = owned = unused = loaded = junction = 0
-        later = False
         if alone:
+            computed = owned = unused = loaded = junction = 0
+            later = False
             if request in passed:
                 continue
             if drafting is not None and cast(DraftingView, request).stale_tokens:
@@ -281,7 +286,7 @@ def schedule_waiting(
             found.is_stuck = not passed
             return
         if (
-            drafting is not None
+            left is not None
             and whole == 1
             and left.pads
             and (left.runs or computed > 0)
@@ -321,7 +326,7 @@ def schedule_waiting(
                 needed = groups.blocks_needed(request, tokens, loaded)
                 all_needed = groups.blocks_needed(request, 0, loaded, whole=True) if tests_whole else needed
             else:
-                needed = cdiv(min(computed + tokens + lookahead, longest), size) - owned
+                needed = cdiv(min(computed + tokens + config.num_lookahead_tokens, longest), size) - owned
                 all_needed = cdiv(min(known, longest), size) - owned if tests_whole else needed
             if all_needed > available or needed > available:
                 lacks_whole = tests_whole and in_chunks and all_needed > available
@@ -422,7 +427,7 @@ def _admit_next_item(view: View, limits: VllmLimits, left: Left, *, held: bool) 
     if budget <= 0 or len(view.running) >= limits.slots:
         return StepPlan(decode=False, holds=Holds.STEP if budget <= 0 else _item_holds(view, limits, left), note=left)
     found = Admissions([], left.passed)
-    schedule_waiting(view, limits, left, view.num_free_blocks, found, alone=True, held=held)
+    schedule_waiting(view, limits, budget, view.num_free_blocks, found, left, alone=True, held=held)
     passed = tuple(found.passed)
     if found.settles is not None:
         return StepPlan(decode=False, tried=(found.settles,), more=True, note=left._replace(passed=passed))
@@ -470,7 +475,7 @@ def _admit_next_of_groups(
     budget = limits.max_num_batched_tokens - step_tokens
     if budget > 0 and len(view.running) < limits.slots and view.waiting:
         found = Admissions([])
-        schedule_waiting(view, limits, Left(budget, budget), view.num_free_blocks, found, alone=True)
+        schedule_waiting(view, limits, budget, view.num_free_blocks, found, alone=True)
         if found.chunks:
             return StepPlan(prefill=tuple(found.chunks), more=True, note=False)
         settled = settled and not found.is_hopeless
@@ -497,7 +502,7 @@ def step(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan:
     more = not run.preempted and budget > 0 and view.caches_prefixes
     found = Admissions(chunks)
     if not run.preempted and budget > 0 and not more:
-        schedule_waiting(view, limits, run.left, run.free, found, held=held)
+        schedule_waiting(view, limits, budget, run.free, found, held=held)
     return StepPlan(
         preempt=run.preempted,
         prefill=tuple(chunks),
@@ -515,7 +520,7 @@ def _admit_next(view: View, limits: VllmLimits, budget: int, *, held: bool) -> S
     waiting = len(view.waiting)
     is_open = budget > 0 and slots > 0 and waiting > 0
     if is_open:
-        schedule_waiting(view, limits, Left(budget, budget), view.num_free_blocks, found, alone=True, held=held)
+        schedule_waiting(view, limits, budget, view.num_free_blocks, found, alone=True, held=held)
     chunks, passed = found.chunks, found.passed
     if chunks:
         if budget > chunks[0].num_tokens and slots > 1 and waiting > 1:
@@ -560,7 +565,7 @@ def fast_path(view: View, limits: VllmLimits, *, held: bool = False) -> StepPlan
         if view.caches_prefixes:
             return step_plan(prefill=tuple(chunks), more=True)
         found = Admissions(chunks)
-        schedule_waiting(view, limits, Left(budget, budget), free, found, held=held)
+        schedule_waiting(view, limits, budget, free, found, held=held)
         if found.passed:
             holds = goes_on(view, limits).holds
             return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(found.passed, limits))
