@@ -1,7 +1,7 @@
 """Servers around the policies, an engine a file; flags, files and logs are read and written by their tables.
 
 The server of the policy `some_name` is the constant `SOME_NAME` of an engine's file, that of a user's own policy the
-constant `SERVER` beside it. There is no list to add a server to.
+constant `SERVER` beside it. The files of engines stand in `_engines`, and policies are on no list.
 """
 
 import sys
@@ -25,7 +25,8 @@ def server_of(policy: str) -> Server:
         package, _, name = module.rpartition(".")
         if own is not None or package != policies.__name__:
             return own or LIKE_VLLM
-        return next((found for engine in _engines() if (found := getattr(engine, name.upper(), None))), LIKE_VLLM)
+        of_engines = (getattr(engine, name.upper(), None) for engine in _engines())
+        return next((found for found in of_engines if isinstance(found, Server)), LIKE_VLLM)
     return LIKE_VLLM
 
 
