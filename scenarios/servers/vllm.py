@@ -44,9 +44,8 @@ _STATES_CACHED_SINCE = (0, 26)
 
 # --------------------------------------------------------------------------------------------------------------- drafts
 
-
 _DRAFTS_TAKEN = ("num_speculative_tokens", "num_speculative_tokens_per_batch_size", "parallel_drafting",
-          "disable_lookahead_block_hashes", "disable_eagle_block_drop")  # fmt: skip
+                 "disable_lookahead_block_hashes", "disable_eagle_block_drop")  # fmt: skip
 _DRAFT_METHODS = {"ngram_gpu": "ngram"}
 _UNKNOWN_DRAFTER = "DRAFT_MODEL"
 
@@ -113,7 +112,6 @@ def write_speculative(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- KV on the host
-
 
 _KV_SIZE, _KV_REST, _KV_BACKEND = "hardware.kv_offload.host_gib", "hardware.kv_offload", "hardware.kv_offload.backend"
 """The host's memory, everything else of the tier, and whose it is: three flags say one mapping (vllm/config and
@@ -206,7 +204,6 @@ def _tier_remarks(values: Mapping[str, object]) -> Sequence[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- flags
-
 
 _BACKENDS = {name: name for name in ("auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")}
 _GENERATION = "sampling.by_default"
@@ -435,7 +432,6 @@ SERVE_BEFORE_V1 = replace(
 
 
 # -------------------------------------------------------------------- servers of policies, each under the policy's name
-
 
 VLLM = CHUNKED_PREFILL = REAL = Server(
     FRONT_END,
