@@ -33,7 +33,7 @@ here. This was fitted or assumed:
 
 - Kernel times are fitted to the kernel tables that each profile names (below), never to a served run.
 - The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles. Earlier versions and other
-  engines have their own figures (`simulator/servers.py`, with their sources); no case here uses them.
+  engines have their own figures (`scenarios/servers/`, with their sources); no case here uses them.
 - The links between GPUs were not measured on these servers. All-reduce takes the nominal figures of the peer's own
   configuration (16 GB/s, 20 microseconds). The exchange of tokens between ranks takes public nccl-tests of the same
   card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two changes its case
