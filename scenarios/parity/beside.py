@@ -60,11 +60,11 @@ class Noted:
         return self._policy.plan(view)
 
     def arrived(self, request: Request, view: RequestView) -> None:
-        """See `simulator.plan.Companion`."""
+        """See `simulator.policy_traits.Companion`."""
         self._requests[request.request_id] = request
 
     def ended(self, row: int, *, aborted: bool) -> None:
-        """See `simulator.plan.Companion`."""
+        """See `simulator.policy_traits.Companion`."""
 
 
 def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = None) -> Parity:
