@@ -18,6 +18,7 @@ from scenarios.assembly.speculation import build_drafter, build_speculation, dra
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
+from scenarios.servers import server_of
 from simulator.division import cdiv
 from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.errors import InputError
@@ -27,7 +28,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
-from simulator.policies import built_in_policies, policy_class, server_of
+from simulator.policies import built_in_policies, policy_class
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 

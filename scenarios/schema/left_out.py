@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.engine import ONLY_GIVEN
+from scenarios.servers import server_of
+from scenarios.servers.server import Startup
+from scenarios.servers.vllm import NEWEST_VERSION
 from simulator.plan import PolicyFeatures
-from simulator.policies import policy_class, policy_parameters, server_of
-from simulator.policies.parts.vllm_server import NEWEST_VERSION
-from simulator.servers import Startup
+from simulator.policies import policy_class, policy_parameters
 
 if TYPE_CHECKING:
     from scenarios.schema.engine import Engine

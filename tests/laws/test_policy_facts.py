@@ -28,12 +28,12 @@ OTHER_NAMES = {
     "scenarios/plan/experiment_files.py": {"vllm"},
     "scenarios/profiles.py": {"vllm"},
     "scenarios/schema/benchmark.py": {"vllm"},  # a client
+    "scenarios/servers/server.py": {"vllm"},  # whose kernels
+    "scenarios/servers/sglang.py": {"sglang"},
     "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
     "simulator/policies/real/programs/sglang_engine.py": {"sglang"},
     "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
-    "simulator/policies/sglang/__init__.py": {"sglang"},  # whose kernels
     "simulator/sampling.py": {"vllm"},  # what a flag says
-    "simulator/servers.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
 

@@ -90,7 +90,7 @@ def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> 
     from docs.writers.accuracy.composed import next_tables, oldest_tables
     from docs.writers.accuracy.silicon import BACKENDS, Kernels, SiliconRun
     from scenarios.profiles import shipped_profiles
-    from simulator.policies import server_of
+    from scenarios.servers import server_of
     from simulator.timing.profile import Options, ProfileCost, read_profile
     from simulator.timing.tables import compose
 

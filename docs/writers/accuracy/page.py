@@ -35,7 +35,7 @@ simulation is slower. No case that is scored here was fitted to its end-to-end t
 
 - Kernel times, fitted to the kernel tables that each profile names, never to a served run.
 - The host's share of a step: 0.3 ms for vLLM 0.19 and later. Earlier versions and other engines have their own figures
-  (`simulator/servers.py`); no case here uses them.
+  (`scenarios/servers/`); no case here uses them.
 - The links between GPUs, which were not measured on these servers. All-reduce takes the nominal figures of the peer's
   configuration (16 GB/s, 20 microseconds); the exchange of tokens between ranks takes public nccl-tests of the same
   card (22.2 GB/s, 24.2 microseconds). No other assumption changes these cases more; the last tables show how much.

@@ -36,7 +36,6 @@ from simulator.policies.parts.parameters import (
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import VLLM
 from simulator.request import RequestView
 
 
@@ -184,4 +183,3 @@ SYSTEM = System(
     ),
 )
 STYLE = ("#009e73", "-")
-SERVER = VLLM

@@ -7,6 +7,7 @@ import pytest
 
 from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
+from scenarios.from_server import make
 from scenarios.plan.bottleneck import shares
 from scenarios.plan.candidate import Candidate, make_candidate
 from scenarios.plan.deploy import deploy, deployed
@@ -16,8 +17,7 @@ from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.servers.manifests import Deployed, files_of
-from scenarios.servers.scenario import make
-from scenarios.servers.source import read_source
+from scenarios.servers.sources import read_source
 from simulator.errors import InputError
 from simulator.hardware.stages import stages_of
 from simulator.timing.cost import StepShape
