@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md: short, a request's life and the files to read come first, and every name is in the file beside it."""
+"""ARCHITECTURE.md: short, a request's life and the files to read come first, and names are in their files."""
 
 import re
 from pathlib import Path
