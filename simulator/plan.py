@@ -15,8 +15,6 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
-from simulator.policy_traits import OptionalMembers as OptionalMembers
-from simulator.policy_traits import PolicyFeatures as PolicyFeatures
 from simulator.policy_traits import Traits as Traits
 from simulator.request import RequestView
 from simulator.speculative.speculation import Drafting
@@ -255,9 +253,9 @@ class View(Protocol):
 class Policy(Protocol):
     """A batching policy: parameters are the fields of a dataclass, decisions come from `plan` alone.
 
-    `plan` is pure: the same view gives the same plan, and nothing changes. The members of `OptionalMembers` and of
-    `PolicyFeatures` (`simulator.policy_traits`) may be left out. A policy with a parameter `max_num_batched_tokens` is
-    held to it: a step that computes more tokens, padding included, is an error.
+    `plan` is pure: the same view gives the same plan, and nothing changes. The members of `OptionalMembers` and the
+    class variables that `Traits` names (`simulator.policy_traits`) may be left out. A policy with a parameter
+    `max_num_batched_tokens` is held to it: a step that computes more tokens, padding included, is an error.
     """
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
@@ -13,7 +13,11 @@ from simulator.takes_over import TakesOver
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Properties of a policy that its plans do not show, for the engine; the last four for diagnosis and plans."""
+    """What a policy is, beside its plans, as it is configured. The engine, diagnosis and plans of fleets ask it.
+
+    The `ABILITIES` are the same however it is configured: its class has each as a class variable, so that they are
+    known before there is a policy.
+    """
 
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
     keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
@@ -37,6 +41,28 @@ class Traits:
     prefill_schedule_interval: int = 1  # of ranks in lockstep, one common step of so many may compute prompts
     dp_sync_interval: int | None = None  # such ranks look so often whether any has work; None: after every step
     displaces: bool = False  # a more important waiting request takes the place of a running one
+
+    caches_prefixes: bool = False  # its admissions reckon with `View.prefix_hits`: it may have a prefix cache
+    has_radix_tree: bool = False  # that cache is SGLang's
+    swaps: bool = False  # it may move KV to the host
+    preempts: bool = False  # it makes room where decodes lack blocks, so it may decode what others have prefilled
+    verifies_drafts: bool = False  # it plans with drafts where there are any (`View.drafting`)
+    takes_ahead: bool = False  # as SGLang: it names no draft, and its requests own memory ahead of their tokens
+    fills_pipelines: bool = False  # it plans a step while others are in flight, each request that computes in a `Chunk`
+    asks_groups: bool = False  # it asks `View.groups` for blocks
+    is_server: bool = False  # keys that a scenario leaves out are as its server starts without them
+
+    @classmethod
+    def of(cls, policy: object) -> Traits:
+        """Those of a policy, or of a class of policies, of which the abilities alone are known."""
+        given = cls() if isinstance(policy, type) else getattr(policy, "traits", cls())
+        return replace(given, **{name: True for name in ABILITIES if getattr(policy, name, False)})
+
+
+ABILITIES = (
+    "caches_prefixes", "has_radix_tree", "swaps", "preempts", "verifies_drafts", "takes_ahead", "fills_pipelines",
+    "asks_groups", "is_server",
+)  # fmt: skip
 
 
 class Companion(Protocol):
@@ -77,37 +103,9 @@ class OptionalMembers:
     def of(cls, policy: object) -> OptionalMembers:
         budget = getattr(policy, "max_num_batched_tokens", None)
         return cls(
-            traits=getattr(policy, "traits", Traits()),
+            traits=Traits.of(policy),
             refuses=getattr(policy, "refuses", None),
             caps=getattr(policy, "caps", None),
             max_num_batched_tokens=budget if isinstance(budget, int) else inf,
             companion=getattr(policy, "companion", None),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFeatures:
-    """Class variables that a policy's class may set; each is False by default.
-
-    `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
-    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
-    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
-    flight, and names each request that computes in a `Chunk`. `asks_groups`: it asks `View.groups` for blocks.
-    `is_server`: keys that a scenario leaves out are as its server starts without them.
-    """
-
-    caches_prefixes: bool = False
-    has_radix_tree: bool = False
-    swaps: bool = False
-    preempts: bool = False
-    verifies_drafts: bool = False
-    takes_ahead: bool = False
-    fills_pipelines: bool = False
-    asks_groups: bool = False
-    is_server: bool = False
-
-    @classmethod
-    def of(cls, policy: type) -> PolicyFeatures:
-        return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})

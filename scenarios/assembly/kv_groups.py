@@ -16,8 +16,8 @@ from simulator.hardware.kv_plan import KVPlan
 from simulator.hardware.layer_caches import layer_caches
 from simulator.hardware.layer_types import CHUNK
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
-from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class
+from simulator.policy_traits import Traits
 from simulator.timing.drafter import draft_head
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _draft_layers(scenario: Scenario) -> list[LayerCache | None]:
 def _obstacle(scenario: Scenario, settings: MemorySettings, parts: Collection[Part]) -> str | None:
     """Why a replica has no KV groups; None if it has."""
     engine = scenario.engine
-    if not PolicyFeatures.of(policy_class(engine.policy)).asks_groups:
+    if not Traits.of(policy_class(engine.policy)).asks_groups:
         return f"the policy {policy_label(engine.policy)} does not plan with them"
     if engine.disable_hybrid_kv_cache_manager is None and CHUNK in scenario.resolve_model().layer_types:
         return "vLLM has none for chunked attention unless it is told to"

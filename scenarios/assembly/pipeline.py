@@ -10,8 +10,8 @@ from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache, MemorySettings
 from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
-from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.policy_traits import Traits
 from simulator.timing.added import WithAddition
 from simulator.timing.cost import CostModel
 from simulator.timing.lora import Loras
@@ -29,8 +29,8 @@ def check_pipeline(scenario: Scenario) -> None:
         if hardware.pipeline_link is not None:
             raise scenario.error("hardware.pipeline_link", "one stage sends nothing", f"give {_KEY}: 2 or more")
         return
-    if not PolicyFeatures.of(policy_class(engine.policy)).fills_pipelines:
-        able = ", ".join(name for name in built_in_policies() if PolicyFeatures.of(policy_class(name)).fills_pipelines)
+    if not Traits.of(policy_class(engine.policy)).fills_pipelines:
+        able = ", ".join(name for name in built_in_policies() if Traits.of(policy_class(name)).fills_pipelines)
         what = f"the policy {engine.policy} does not plan for the stages of a pipeline"
         raise scenario.error(_KEY, what, f"these do: {able}; or pipeline_parallel: 1")
     try:

@@ -29,8 +29,8 @@ from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
-from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.policy_traits import OptionalMembers, Traits
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
@@ -123,7 +123,7 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
         able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
         what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
         raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
-    features = PolicyFeatures.of(policy_class(engine.policy))
+    features = Traits.of(policy_class(engine.policy))
     counts, by_id = (RadixCache, RadixCache) if features.has_radix_tree else (PrefixLedger, PrefixCache)
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 

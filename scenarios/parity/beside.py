@@ -1,7 +1,7 @@
 """A scenario's decisions beside those of a real scheduler, which is told the same requests, results and aborts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -11,12 +11,13 @@ from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.parity.difference import Difference, after_plan, after_results
 from scenarios.schema.scenario import Scenario
 from simulator.goes_with import APART, KV_GROUPS, REAL, REAL_SGLANG
-from simulator.plan import Policy, PolicyFeatures, StepPlan, View
+from simulator.plan import Policy, StepPlan, View
 from simulator.policies import REAL_POLICIES
 from simulator.policies.real.asked import told_request
 from simulator.policies.real.process import SGLANG, EngineName, EngineProcess, SchedulerError, told_results
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
+from simulator.policy_traits import ABILITIES
 from simulator.request import Request, RequestView
 from simulator.simulate import simulate_fleet
 from simulator.speculative.speculation import Drafting
@@ -101,7 +102,7 @@ def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = N
 def _noted(built: BuiltGroup, requests: dict[str, Request]) -> Callable[[], Noted]:
     def make() -> Noted:
         policy = built.parts.make_policy()
-        made: type[Noted] = type("Noted", (Noted,), asdict(PolicyFeatures.of(type(policy))))
+        made: type[Noted] = type("Noted", (Noted,), {name: getattr(policy, name, False) for name in ABILITIES})
         return made(policy, requests)
 
     return make

@@ -20,7 +20,7 @@ from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.group_parts import check_parts
 from simulator.front_end import FirstTokens
-from simulator.plan import PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -203,7 +203,7 @@ def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
 
     assert of.speculation is not None
     config = of.speculation.config
-    takes_ahead = PolicyFeatures.of(type(parts.policy)).takes_ahead
+    takes_ahead = Traits.of(parts.policy).takes_ahead
     if of.role != "both":
         config = config.with_transfers()
     if ranks > 1:

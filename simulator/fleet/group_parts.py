@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from simulator import goes_with
 from simulator.goes_with import Part
 from simulator.memory.cache import Cache
-from simulator.plan import OptionalMembers, PolicyFeatures
+from simulator.policy_traits import Traits
 
 if TYPE_CHECKING:
     from simulator.fleet.group import ReplicaGroup
-    from simulator.plan import Policy, Traits
+    from simulator.plan import Policy
 
 _OF_THE_GROUP: Mapping[Part, Callable[[ReplicaGroup], bool]] = {
     goes_with.DRAFTS: lambda group: group.speculation is not None,
@@ -35,10 +35,10 @@ _OF_THE_POLICY: Mapping[Part, Callable[[Traits], bool]] = {
 
 def parts_of(group: ReplicaGroup, policy: Policy) -> list[Part]:
     """The parts of a replica that has this policy, the general ones first."""
-    traits = OptionalMembers.of(policy).traits
+    traits = Traits.of(policy)
     parts = [part for part, has in _OF_THE_GROUP.items() if has(group)]
     parts += [part for part, has in _OF_THE_POLICY.items() if has(traits)]
-    if group.speculation is not None and PolicyFeatures.of(type(policy)).takes_ahead:
+    if group.speculation is not None and traits.takes_ahead:
         parts.append(goes_with.DRAFTS_AHEAD)
     if goes_with.DECODE_SENT in parts and isinstance(group.make_blocks(1, 0), Cache):
         parts.append(goes_with.PREFIX_CACHE)

@@ -16,7 +16,7 @@ from simulator.fleet.group_parts import check_parts
 from simulator.fleet.link import Link, LinkSpeed
 from simulator.fleet.router import Router
 from simulator.fleet.signals import way_to
-from simulator.plan import OptionalMembers, PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
 
@@ -41,8 +41,8 @@ def _check(group: ReplicaGroup) -> None:
     """Raise InputError where a group cannot have half a request."""
     policy, whose = group.make_policy(), f"the group {group.name} ({group.role})"
     check_parts(group, policy)
-    can_take_over = PolicyFeatures.of(type(policy)).preempts or OptionalMembers.of(policy).traits.takes_over is not None
-    if group.role == "decode" and not can_take_over:
+    traits = Traits.of(policy)
+    if group.role == "decode" and not traits.preempts and traits.takes_over is None:
         what = f"{whose} takes KV memory in advance, or cannot preempt"
         raise InputError(what, hint="engine: {policy: chunked_prefill}")
     if group.block_bytes <= 0:
