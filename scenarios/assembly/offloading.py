@@ -41,7 +41,7 @@ class MakeOffloading:
 
 
 def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
-    """Build the tier; None without one. Raises InputError for what it is not put together with."""
+    """Build the tier; None without one. Raises InputError for what it cannot be combined with."""
     given = scenario.hardware.kv_offload
     if given is None:
         return None
@@ -75,7 +75,7 @@ def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
 def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[FurtherTierConfig, ...]:
     """The tiers below the host, in chunks."""
     if given.tiers and given.store_threshold > 1:
-        what = f"a threshold of {given.store_threshold} offers is not put together with tiers, as in vLLM"
+        what = f"a threshold of {given.store_threshold} offers cannot be combined with tiers, as in vLLM"
         raise scenario.error(f"{_KEY}.store_threshold", what, "leave it out, or leave out tiers")
     from simulator.memory.offload import FurtherTierConfig
 
@@ -106,23 +106,23 @@ def _check(scenario: Scenario) -> None:
         "engine.policy": (engine.policy in REAL_POLICIES, "is not told to a real scheduler"),
         "engine.version": (engine.parameter("version", NEWEST) != NEWEST, f"is known as vLLM {NEWEST} has it"),
         "engine.enable_prefix_caching": (not engine.enable_prefix_caching, "needs the prefix cache of the device"),
-        "engine.speculative_config": (bool(drafts(engine.speculative_config)), "is not put together with drafts"),
+        "engine.speculative_config": (bool(drafts(engine.speculative_config)), "cannot be combined with drafts"),
         "engine.prefill_schedule_interval": (
             engine.parameter("prefill_schedule_interval", 1) > 1,
-            "is not put together with a cadence of prompts",
+            "cannot be combined with a cadence of prompts",
         ),
-        "engine.max_loras": (bool(engine.parameter("max_loras")), "is not put together with adapters"),
+        "engine.max_loras": (bool(engine.parameter("max_loras")), "cannot be combined with adapters"),
         "engine.order": (
             engine.parameter("order") not in ("fcfs", "priority"),
             "keeps to the orders that vLLM has: fcfs and priority",
         ),
         "hardware.enable_expert_parallel": (
             scenario.hardware.enable_expert_parallel,
-            "is not put together with replicas that step together",
+            "cannot be combined with replicas that step together",
         ),
         "fleet": (
             any(group.role != "both" or group.autoscaling is not None for group in scenario.fleet or ()),
-            "is not put together with groups that prefill or decode alone, or that are scaled",
+            "cannot be combined with groups that prefill or decode alone, or that are scaled",
         ),
     }
     for key, (is_so, what) in others.items():

@@ -24,7 +24,7 @@ _SENT = 2  # tensors: hidden states and the residual
 
 
 def check_pipeline(scenario: Scenario) -> None:
-    """Raise InputError, with the key, for what a pipeline is not put together with; nothing with one stage."""
+    """Raise InputError, with the key, for what a pipeline cannot be combined with; nothing with one stage."""
     engine, hardware = scenario.engine, scenario.hardware
     if hardware.pipeline_parallel == 1:
         if hardware.pipeline_link is not None:

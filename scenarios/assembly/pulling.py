@@ -66,7 +66,7 @@ def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], 
         or engine.parameter("max_loras")
         or engine.parameter("prefill_schedule_interval", 1) > 1
     ):
-        what = f"the group {group.name} pulls KV, which is not put together with drafts, adapters or a cadence"
+        what = f"group {group.name}: pulled KV cannot be combined with drafts, adapters or a cadence"
         raise scenario.error("kv_transfer.connector", what, "connector: null")
     size = parts.kv.bytes_per_block * own.hardware.tensor_parallel
     config = PullConfig(

@@ -234,7 +234,7 @@ _PARTS: Mapping[str, Callable[[ReplicaGroup], bool]] = {
     "prefill and decode apart": lambda group: group.role != "both",
     "a group that prefills alone": lambda group: group.role == "prefill",
 }
-"""Parts that not every other goes with, and whether a group has each."""
+"""Parts that cannot be combined with every other part, and whether a group has each."""
 _NOT_WITH_ADAPTERS = ("a connector", "a device", "prefill and decode apart")
 _NOT_WITH_IMAGES = ("drafts", "a pipeline", "layers that keep different things", *_NOT_WITH_ADAPTERS)
 _NOT_WITH_PIPELINE = ("drafts", "a connector", "data-parallel ranks that step together", "prefill and decode apart")
@@ -246,5 +246,5 @@ _NOT_WITH_CONNECTOR = (
 def _check_alone(group: ReplicaGroup, part: str, others: Sequence[str], hint: str) -> None:
     """Raise InputError where a group that has this part has any of the others."""
     if found := [name for name in others if _PARTS[name](group)]:
-        what = f"the group {group.name} has {part}, which is not put together with {' and '.join(found)}"
+        what = f"group {group.name}: {part} cannot be combined with {' or '.join(found)}"
         raise InputError(what, hint=hint)

@@ -91,7 +91,7 @@ def test_a_host_without_room_for_a_chunk_is_refused() -> None:
     ("offload", "told"),
     [
         ({"tiers": [{"type": "fs", "size_gib": 0.001}]}, r"tiers\.0\.size_gib: .*do not hold one chunk"),
-        ({"tiers": [{"type": "fs"}], "store_threshold": 2}, r"store_threshold: .*not put together with tiers"),
+        ({"tiers": [{"type": "fs"}], "store_threshold": 2}, r"store_threshold: .*cannot be combined with tiers"),
     ],
 )
 def test_tiers_that_cannot_be_are_refused(offload: dict[str, Any], told: str) -> None:
