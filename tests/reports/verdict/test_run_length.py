@@ -80,8 +80,8 @@ def test_over_seeds_the_requests_of_each_run_count() -> None:
     assert too_few_words(runs("a", seeds=5), known("a")) == []
     few = PercentileInterval(200.0, 150.0, math.inf, 300, 300)
     assert too_few_words(runs("a", seeds=5), known("a", found=few)) == [
-        "TTFT p99 is uncertain: each run is worth 300 independent requests, p99 needs 368. The means over seeds are too "
-        "low. Run longer."
+        "TTFT p99 is uncertain: each run is worth 300 independent requests, p99 needs 368. The means over seeds are "
+        "too low. Run longer."
     ]
 
 
