@@ -1,7 +1,7 @@
 """The page of all commands, docs/commands.md."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from inspect import cleandoc
 from typing import Any
 
@@ -23,7 +23,10 @@ def page() -> str:
 
     verbs = list(_verbs(get_command(app()), "batchlab"))
     counts = Counter(_row(one) for verb, _ in verbs for one in _options(verb))
-    shared = {row for row, count in counts.items() if count >= _SEVERAL}
+    shared: dict[str, _Row] = {}  # by flag: the words that most commands have for it
+    for row, count in counts.most_common():
+        if count >= _SEVERAL:
+            shared.setdefault(row[0].partition(" ")[0], row)
     lines = [
         _HEAD,
         "",
@@ -31,10 +34,10 @@ def page() -> str:
         "",
         "Each command lists which of these it takes.",
         "",
-        *_table(sorted(shared)),
+        *_table(sorted(shared.values())),
     ]
     for verb, words in verbs:
-        lines += _section(verb, words, shared)
+        lines += _section(verb, words, shared.values())
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +70,7 @@ def _table(rows: Iterable[_Row]) -> Iterator[str]:
     return texts(("flag", "what"), ((f"`{flag}`", told) for flag, told in rows))
 
 
-def _section(command: Any, words: str, shared: Container[_Row]) -> Iterator[str]:
+def _section(command: Any, words: str, shared: Collection[_Row]) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     yield f"\n## {words.removeprefix('batchlab ')}\n"
     yield f"`{' '.join([words, *(one.metavar or one.name.upper() for one in arguments)])}`\n"
