@@ -53,8 +53,8 @@ class Sglang:
     fewer slots are free than the largest of the latest 16 prefills had requests, and with
     `prefill_delayer_queue_min_ratio` while fewer requests wait than that share of the running ones.
 
-    With a `scheduler_recv_interval` above 1 arrivals are seen behind a step with prompts, and else at each so-manieth
-    decode step.
+    With a `scheduler_recv_interval` above 1 arrivals are seen after a step with prompts, and at every n-th step of a
+    run of decodes.
 
     With drafts (`engine.speculative_config`) a decode step computes the whole tree of each request, which owns memory
     for twice that ahead of its tokens (`simulator.speculative.ahead`). A step with prompts verifies none.
