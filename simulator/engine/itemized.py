@@ -22,7 +22,8 @@ from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
-from simulator.plan import PolicyFeatures, StepPlan
+from simulator.plan import StepPlan
+from simulator.policy_traits import Traits
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
 from simulator.speculative.config import SpeculativeConfig
@@ -197,7 +198,7 @@ class ItemizedReplica(Replica):
         for part in features:
             part.checks(parts)
         policy = type(parts.policy)
-        if not PolicyFeatures.of(policy).verifies_drafts:
+        if not Traits.of(policy).verifies_drafts:
             what = f"the policy {policy.__name__} does not plan speculative decoding"
             raise InputError(what, hint="engine.policy: vllm, or none of engine.speculative_config")
         if parts.executor.traits.wants_block_ids:

@@ -23,7 +23,15 @@ class ItemizedMemory:
     """
 
     __slots__ = (
-        "_ahead", "_cache", "_hits", "_kept_out", "_lookahead", "_longest", "_size", "_state", "enters",
+        "_ahead",
+        "_cache",
+        "_hits",
+        "_kept_out",
+        "_longest",
+        "_lookahead",
+        "_size",
+        "_state",
+        "enters",
     )  # fmt: skip
 
     def __init__(self, state: ReplicaState, config: SpeculativeConfig, longest: int) -> None:

@@ -29,10 +29,10 @@ from simulator.engine.completion import OnEnd
 from simulator.engine.intake import Intake
 from simulator.engine.parts.imports import Imports
 from simulator.engine.replica import Replica
-from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.fleet.replicas import Replicas
+from simulator.goes_with import DECODE, OFFLOAD, between
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
@@ -103,7 +103,7 @@ class Disaggregation:
             replica = replicas[load.index]
             if replica.connector is not None:
                 if not replica.connector.attach(self._pull):
-                    raise InputError(f"replica {load.index} decodes alone, and offloads: it is not put together so")
+                    raise between(OFFLOAD, DECODE).error(f"replica {load.index}")
                 self._pulls[load.index] = replica.connector
             else:
                 joined = partial(self._joined, replica)

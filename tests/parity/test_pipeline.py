@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import itemized as speculative_replica
-from simulator.engine.parts import pipeline as parts
-from simulator.policies import chunked_prefill
+from tests.mutations import change
 from tests.parity import features, held
 from tests.parity.pipeline_features import pipeline
 from tests.parity.test_features import recorded
@@ -30,39 +28,45 @@ def test_recorded_cases_are_decided_as_vllm_did() -> None:
     assert features.DECIDES["pipeline"] is pipeline
 
 
-QUEUE, REPLICA, REQUEST = "engine.pipeline.batch_queue", "engine.pipeline.replica", "engine.pipeline.request"
-PLAN, RESULTS = "policies.chunked_prefill.drafted", "engine.speculative.results"
+QUEUE = "simulator.engine.loop"
+REPLICA = "simulator.engine.parts.pipeline"
+REQUEST = "simulator.engine.itemized_step"
+PLAN = "simulator.policies.chunked_prefill.schedule"
+RESULTS = "simulator.engine.itemized_results"
 RULES = [
-    (QUEUE, "len(queue) == replica.depth", "len(queue) == max(1, replica.depth - 1)"),
-    (QUEUE, "or not (executed or replica.has_work(called_s))", "or not executed"),
-    (QUEUE, "if not executed and replica.idle_s > 0 and replica.has_work(called_s):", "if False:"),
-    (QUEUE, "replica.idle_s > 0 and replica.has_work(called_s):", "replica.idle_s > 0:"),
-    (QUEUE, "                queue.append(batch)\n", "                if batch.shape.tokens: queue.append(batch)\n"),
-    (REPLICA, "self._stages + self._overlaps", "self._stages"),
-    (REPLICA, "decode_clock.plans + self._stages", "decode_clock.plans + 1"),
-    (REPLICA, "decode_clock.plans + self._stages", "decode_clock.plans + self._stages + 1"),
-    (REPLICA, "or (self._tells_ends and self.idle_s > 0)", ""),
-    (REPLICA, "max(ready_s, free_s[stage])", "ready_s"),
-    (REPLICA, "ready_s = end_s + transfer_s", "ready_s = end_s"),
-    (REPLICA, "free_s[-1] = max(now_s, free_s[-1])", "now_s"),
-    (REQUEST, "if self.clock.plans < self.decode_from:", "if False:"),
-    (REQUEST, "+ self.num_output_placeholders", ""),
-    (PLAN, " or request.stale_tokens:", ":"),
-    (RESULTS, "if live.status is WAITING:", "if False:"),
-    (RESULTS, "live.base_computed - live.in_flight_tokens", "live.base_computed"),
+    (f"{QUEUE}:QueueLoop.serve", "len(queue) == replica.depth", "len(queue) == max(1, replica.depth - 1)"),
+    (f"{QUEUE}:QueueLoop.serve", "or not (computes or replica.has_work(called_s))", "or not computes"),
+    (
+        f"{QUEUE}:QueueLoop.serve",
+        "if not computes and replica.idle_s > 0 and replica.has_work(called_s):",
+        "if False:",
+    ),
+    (f"{QUEUE}:QueueLoop.serve", "replica.idle_s > 0 and replica.has_work(called_s):", "replica.idle_s > 0:"),
+    (
+        f"{QUEUE}:QueueLoop.serve",
+        "                queue.append(step)\n",
+        "                if step.shape.tokens: queue.append(step)\n",
+    ),
+    (f"{REPLICA}:Pipeline.joins", "self._stages + replica.overlaps", "self._stages"),
+    (f"{REPLICA}:Pipeline.queued", "self._clock.plans + self._stages", "self._clock.plans + 1"),
+    (
+        f"{REPLICA}:Pipeline.queued",
+        "self._clock.plans + self._stages",
+        "self._clock.plans + self._stages + 1",
+    ),
+    (f"{REPLICA}:Pipeline.has_work", "self._replica.any_ended and self._cost.idle_s > 0", "False"),
+    (f"{REPLICA}:Pipeline.run", "max(ready_s, free_s[stage])", "ready_s"),
+    (f"{REPLICA}:Pipeline.run", "ready_s = end_s + transfer_s", "ready_s = end_s"),
+    (f"{REPLICA}:Pipeline.run", "free_s[-1] = max(ready_s, free_s[-1])", "ready_s"),
+    (f"{REQUEST}:ItemizedRequest.num_tokens_to_compute", "if self.clock.plans < self.decode_from:", "if False:"),
+    (f"{REQUEST}:ItemizedRequest.num_tokens_to_compute", "+ self.num_output_placeholders", ""),
+    (f"{PLAN}:schedule_waiting", "cast(DraftingView, request).stale_tokens", "False"),
+    (f"{RESULTS}:ItemizedResults._finish", "if live.status is WAITING:", "if False:"),
+    (f"{RESULTS}:ItemizedResults._deliver", "live.base_computed - live.in_flight_tokens", "live.base_computed"),
 ]
 
-# Where each module's part is taken from.
-PARTS: dict[str, tuple[Any, str]] = {
-    QUEUE: (parts, "BatchQueueLoop"),
-    REPLICA: (parts, "PipelinedReplica"),
-    REQUEST: (parts, "PipelinedRequest"),
-    PLAN: (chunked_prefill, "drafted_step"),
-    RESULTS: (speculative_replica, "VerifyResults"),
-}
 
-
-@pytest.mark.parametrize(("module", "old", "new"), RULES)
-def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held.change_rule(monkeypatch, module, old, new, [PARTS[module]])
+@pytest.mark.parametrize(("place", "old", "new"), RULES)
+def test_each_rule_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert next(differences(), None) is not None

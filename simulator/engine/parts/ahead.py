@@ -235,7 +235,7 @@ class AheadPlans(ItemizedPlans):
 
 
 class Ahead(Drafter):
-    """The drafts of a policy that takes memory ahead (`PolicyFeatures.takes_ahead`)."""
+    """The drafts of a policy that takes memory ahead (`Traits.takes_ahead`)."""
 
     def __init__(self, speculation: Speculation) -> None:
         super().__init__(speculation.config, speculation.max_model_len)

@@ -20,7 +20,8 @@ from simulator.engine.view import Viewer
 from simulator.errors import InputError
 from simulator.memory.group_tables import Reach
 from simulator.memory.grouped import GroupedBlocks, Hit, Trial
-from simulator.plan import Chunk, GroupsTrial, PolicyFeatures, Preemption, StateRules, StepPlan, View
+from simulator.plan import Chunk, GroupsTrial, Preemption, StateRules, StepPlan, View
+from simulator.policy_traits import Traits
 from simulator.request import RequestView
 from simulator.request_state import DECODING, LEAVING, PREFILLING, WAITING, RequestState, ScheduledChunk
 from simulator.speculative.config import SpeculativeConfig
@@ -322,7 +323,7 @@ class GroupPlans:
 def plan_with_groups(replica: Replica, blocks: GroupedBlocks) -> None:
     """Let a replica of the fast engine plan with these blocks. InputError for a policy that does not."""
     state, policy = replica.state, type(replica.state.policy)
-    if not PolicyFeatures.of(policy).asks_groups:
+    if not Traits.of(policy).asks_groups:
         what = f"the policy {policy.__name__} does not plan with layers that keep different things"
         raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
     if state.traits.prefill_schedule_interval > 1:

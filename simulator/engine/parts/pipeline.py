@@ -14,7 +14,7 @@ from simulator.engine.itemized import ItemizedReplica, Part
 from simulator.engine.itemized_step import ItemizedStep
 from simulator.engine.replica import ReplicaParts
 from simulator.errors import InputError
-from simulator.plan import PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.timing.pipeline_cost import PipelineCost
 
 
@@ -32,7 +32,7 @@ class Pipeline(Part):
 
     def checks(self, parts: ReplicaParts) -> None:
         policy = type(parts.policy)
-        if not PolicyFeatures.of(policy).fills_pipelines:
+        if not Traits.of(policy).fills_pipelines:
             what = f"the policy {policy.__name__} does not plan for the stages of a pipeline"
             raise InputError(what, hint="engine.policy: vllm, or hardware.pipeline_parallel: 1")
         if parts.executor.traits.wants_block_ids:

@@ -410,7 +410,16 @@ def itemized_step(view: View, limits: VllmLimits, before: object, *, held: bool 
     more = not run.preempted and run.left.tokens > 0 and waits
     holds = Holds.STEP if waits or connector is not None else _item_holds(view, limits, run.left)
     fenced = run.fenced or None
-    return StepPlan(run.preempted, (), chunks, False, run.passed, holds, more=more, note=run.left, tried=fenced)
+    return StepPlan(
+        preempt=run.preempted,
+        prefill=chunks,
+        decode=False,
+        paused=run.passed,
+        holds=holds,
+        more=more,
+        note=run.left,
+        tried=fenced,
+    )
 
 
 def _item_holds(view: View, limits: VllmLimits, left: Left) -> Holds:

@@ -86,9 +86,11 @@ UNUSED = (
     "scenarios.schema.speculative",
     "scenarios.schema.cost.auto",
     "simulator.policies.sglang",
-    "simulator.engine.connector",
-    "simulator.engine.speculative",
-    "simulator.engine.pipeline",
+    "simulator.engine.itemized",
+    "simulator.engine.itemized_apply",
+    "simulator.engine.parts.connected",
+    "simulator.engine.parts.drafts",
+    "simulator.engine.parts.pipeline",
     "simulator.fleet.disaggregation",
 )
 
