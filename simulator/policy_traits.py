@@ -24,7 +24,7 @@ class Traits:
     streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
     victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
     async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
-    overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.overlap_results`
+    overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.late_results`
     ranks_when_tried: bool = False  # the queue keeps its order but where a plan says `tried`, as in SGLang
     unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
     takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters

@@ -103,6 +103,6 @@ def blocks_of(scenario: Scenario, plan: KVPlan) -> Callable[[int, int], KVBlocks
     if retention is not None and any(retention % chunk for chunk in chunks):
         what = f"{retention} is no multiple of {max(chunks)} tokens, a chunk of hardware.kv_offload"
         raise scenario.error("engine.prefix_cache_retention_interval", what, f"allowed: 0, {max(chunks)}, ..., all")
-    from simulator.engine.connector.groups import ConnectedGroups
+    from simulator.engine.parts.connector import ConnectedGroups
 
     return lambda usable, host: ConnectedGroups(plan, usable, retention)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scenarios.schema.kv_offload import KVOffload
-    from simulator.engine.connector.blocks import Connected
-    from simulator.engine.connector.offloading import Offloading
+    from simulator.engine.parts.connected_memory import Connected
+    from simulator.engine.parts.offload import Offloading
     from simulator.memory.blocks import KVBlocks
     from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 
@@ -33,8 +33,8 @@ class MakeOffloading:
     config: OffloadConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Offloading:
-        from simulator.engine.connector.offloading import Offloading
-        from simulator.engine.connector.tiering import Tiering
+        from simulator.engine.parts.offload import Offloading
+        from simulator.engine.parts.tiers import Tiering
 
         kind = Tiering if self.config.tiers else Offloading
         return kind(self.config, blocks, overlaps=overlaps)
@@ -88,7 +88,7 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
 
 def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:
     """The maker of blocks that a connector reads and writes."""
-    from simulator.engine.connector.blocks import ConnectedBlocks
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
 
     return partial(ConnectedBlocks, block_size=block_size)
 

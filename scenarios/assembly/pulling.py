@@ -14,8 +14,8 @@ from scenarios.assembly.replica_parts import ReplicaParts
 from scenarios.schema.scenario import Scenario
 
 if TYPE_CHECKING:
-    from simulator.engine.connector.blocks import Connected
-    from simulator.engine.connector.pull import Pull, PullConfig
+    from simulator.engine.parts.connected_memory import Connected
+    from simulator.engine.parts.pull import Pull, PullConfig
 
     Fails = Callable[[int], bool]
 
@@ -27,8 +27,8 @@ class MakePull:
     config: PullConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Pull:
-        from simulator.engine.connector.blocks import ConnectedBlocks
-        from simulator.engine.connector.pull import Pull
+        from simulator.engine.parts.connected_memory import ConnectedBlocks
+        from simulator.engine.parts.pull import Pull
 
         assert isinstance(blocks, ConnectedBlocks)
         return Pull(self.config, {}, blocks.block_size, overlaps=overlaps)
@@ -56,8 +56,8 @@ def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], 
     link, own = scenario.kv_transfer, group.scenario
     if link is None or link.connector is None or group.role != "decode":
         return build(own)
-    from simulator.engine.connector.blocks import ConnectedBlocks
-    from simulator.engine.connector.pull import PullConfig
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
+    from simulator.engine.parts.pull import PullConfig
 
     caches, engine = own.engine.enable_prefix_caching, own.engine
     parts = build(own)

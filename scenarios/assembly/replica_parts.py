@@ -35,7 +35,7 @@ from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
-    from simulator.engine.connector.replica import MakeConnector
+    from simulator.engine.parts.connected_memory import MakeConnector
     from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy

@@ -1,6 +1,5 @@
 """The engine that walks through a batch request by request, without drafts: the rule that the fast one must follow."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -10,29 +9,15 @@ import numpy as np
 import pytest
 
 from simulator.compiled import is_compiled
-from simulator.engine.replica import Replica
-from simulator.engine.replica_parts import ReplicaParts
-from simulator.engine.speculative.replica import SpeculativeReplica
-from simulator.plan import OptionalMembers
-from simulator.request import Request
+from simulator.engine.itemized import Drafter, ItemizedReplica
+from simulator.engine.replica import Replica, ReplicaParts
+from simulator.policy_traits import OptionalMembers
 from simulator.results.records import GapColumns, Ints, Records, RowColumns
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
-
-
-class _NoDrafts:
-    """Implements Acceptance where nothing is drafted."""
-
-    def enter(self, request: Request) -> None:
-        pass
-
-    def accepted(self, row: int, verify_step: int) -> int:
-        return 0
 
 
 def itemized_replica(parts: ReplicaParts) -> Replica:
-    """Make the replica that counts each request by itself. It refuses what a `Replica` does: drafts need no room."""
-    replica = SpeculativeReplica(Speculation(SpeculativeConfig("ngram", 0), _NoDrafts(), sys.maxsize), parts)
+    """Make the replica that counts each request by itself. It refuses what a `Replica` does."""
+    replica = ItemizedReplica(parts, Drafter(), [])
     members = OptionalMembers.of(parts.policy)
     replica.state.refuses, replica.state.caps = members.refuses, members.caps
     return replica

@@ -113,10 +113,10 @@ SAID = re.compile(r"(not put (together|beside)|\b(do|does|goes?|go) (not go |nei
                   r"|cannot be combined|not modelled beside|runs no pipeline|speculatively here)")  # fmt: skip
 OTHERWISE = re.compile(r'"""|block_size')  # docstrings, and blocks that are no multiple of others
 OF_REPLICAS = {
-    "simulator/engine/hybrid/replica.py",
-    "simulator/engine/pipeline/replica.py",
-    "simulator/engine/connector/tiering.py",
-    "simulator/engine/speculative/replica.py",
+    "simulator/engine/itemized.py",
+    "simulator/engine/parts/groups.py",
+    "simulator/engine/parts/pipeline.py",
+    "simulator/engine/parts/tiers.py",
 }
 """What a replica refuses that is made without a fleet."""
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from simulator.engine.parts.connected_groups import ConnectedGroups
 
 import scenarios
 from scenarios.assembly.replica_parts import build
-from simulator.engine.connector.groups import ConnectedGroups
 from simulator.errors import InputError
 from simulator.memory.grouped import GroupedBlocks
 from tests.traffic import one_class
