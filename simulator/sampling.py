@@ -1,7 +1,7 @@
 """How a server chooses the next token: the parameters that vLLM's requests have, and what models ask for by default.
 
 Greedy requests and those without top-k and top-p take the likeliest or a random token as it is. Top-k and top-p look
-through the whole vocabulary of each row first, which some engines do by sorting it (`simulator.servers.Server`).
+through the whole vocabulary of each row first, which some engines do by sorting it (`scenarios.servers.server.Server`).
 """
 
 import json

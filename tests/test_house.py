@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TOPS = ("batchlab", "simulator", "scenarios", "calibration", "gpu_backend", "reports")
 FIND: dict[str, Any] = PYPROJECT["tool"]["setuptools"]["packages"]["find"]
-MAX_LINES = 420
+MAX_LINES = 700
 # A module in backticks or behind `python -m`, and the path of a file or a folder, as texts name them.
 MODULE = re.compile(rf"(?:`|python -m )((?:{'|'.join(TOPS)}|tests)(?:\.\w+)+)")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOPS)}|tests|docs)/(?:[\w.-]+/)*[\w.-]*\w(?![\w*{{<])")

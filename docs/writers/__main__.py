@@ -14,6 +14,7 @@ from docs.writers import (
     json_schema,
     measured_kernels,
     reference,
+    refused_pairs,
     run_folder,
     studies,
     systems,
@@ -21,6 +22,7 @@ from docs.writers import (
 )
 from docs.writers.accuracy import compute as accuracy
 from docs.writers.accuracy import others_page, served_page
+from docs.writers.accuracy.data import Files, write_files
 from docs.writers.claims import page as claims
 from docs.writers.studies.study import Study
 from scenarios.schema.source.hints import did_you_mean
@@ -34,6 +36,16 @@ def _text(page: Callable[[], str], path: Path) -> Callable[[], None]:
 
     def write() -> None:
         path.write_text(page(), encoding="utf-8", newline="\n")
+
+    return write
+
+
+def _with_data(page: Callable[[], str], path: Path, files: Callable[[], Files]) -> Callable[[], None]:
+    """A writer of a page and its data files."""
+
+    def write() -> None:
+        _text(page, path)()
+        write_files(DOCS, files())
 
     return write
 
@@ -64,14 +76,17 @@ WRITERS: dict[str, Callable[[], None]] = {
     "schema": _text(json_schema.text, json_schema.FILE),
     "systems": _text(systems.page, DOCS / "systems.md"),
     "traces": _table(trace_formats.markdown, DOCS / "traces.md"),
+    "not-modelled": _table(refused_pairs.markdown, DOCS / "not-modelled.md"),
     "bounds": _table(bounds.markdown, DOCS / "bound.md"),
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
     "kernels": _text(measured_kernels.text, measured_kernels.FILE),
     "served": lambda: served_page.write_page(DOCS),
-    "disaggregated": _text(others_page.disaggregated_page, DOCS / "disaggregated.md"),
-    "newcomer": _text(others_page.newcomer_page, DOCS / "newcomer.md"),
+    "disaggregated": _with_data(
+        others_page.disaggregated_page, DOCS / "disaggregated.md", others_page.disaggregated_files
+    ),
+    "newcomer": _with_data(others_page.newcomer_page, DOCS / "newcomer.md", others_page.newcomer_files),
     "accuracy": lambda: accuracy.write(DOCS),
 }
 """Every page by its name, the quick ones first; the last needs the measurements of the shared folder."""

@@ -37,7 +37,7 @@ SHOTS = {
 """By the name of the scenario, in the order of the page."""
 
 _OTHERS = (
-    ("claim-", "What people say of batching", "claims.md"),
+    ("claim-", "Common claims about batching", "claims.md"),
     ("study-", "Studies: a question each", "studies/low-rates.md"),
     ("drafts-", "Speculative decoding", "speculative.md"),
     ("offload-", "KV on the host", "kv-offload.md"),

@@ -11,20 +11,19 @@ from scenarios.schema.source.hints import unit_of
 
 _HEAD = """# Every key of a scenario
 
-This page is written from the code (`make pages PAGES=reference`); a test keeps it true.
-`scenarios/library/scenario.schema.json` tells an editor the same. Name it in the first line of a file, as `batchlab new
-scenario` and every shipped scenario do. A key that is not listed is an error with the file, the line, the column and
-the nearest key. The command line can set any key: `--set hardware.tensor_parallel=2`.
+This page is written from the code (`make pages PAGES=reference`). `scenarios/library/scenario.schema.json` tells an
+editor the same, if the first line of a file names it, as in every shipped scenario. A key that is not listed is an
+error with file, line, column and the nearest key. The command line sets any key: `--set hardware.tensor_parallel=2`.
 
-`model` may also be the path of a Hugging Face `config.json`, relative to the scenario's file. So may the `base` of a
-mapping: `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. The run folder keeps its dimensions. Families:
-llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_vl_text, qwen3_vl_moe_text, minimax_m2, glm4_moe, phi3, gemma,
-gpt2, gpt_oss, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa, kimi_k2, gemma3_text, qwen3_next, qwen3_5_text,
-qwen3_5_moe_text, llama4_text, nemotron_h; a file
-that needs more than they have is refused by its field. `fp8` weights count one byte each, embeddings included.
+`model` may also be the path of a Hugging Face `config.json`, relative to the scenario's file, and so may the `base` of
+a mapping: `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. Families: llama, mistral, mixtral, qwen2,
+qwen3, qwen3_moe, qwen3_vl_text, qwen3_vl_moe_text, minimax_m2, glm4_moe, phi3, gemma, gpt2, gpt_oss, deepseek_v2,
+deepseek_v3, deepseek_v32, glm_moe_dsa, kimi_k2, gemma3_text, qwen3_next, qwen3_5_text, qwen3_5_moe_text, llama4_text,
+nemotron_h. A file that needs more is refused with the field. `fp8` weights count one byte each, embeddings included.
 """
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",
           "object": "mapping", "array": "list"}  # fmt: skip
+_MANY = 20
 _Sections = dict[str, tuple[list[str], Schema]]
 
 
@@ -34,9 +33,13 @@ def page() -> str:
     sections: _Sections = {}
     _collect("", schema, schema["$defs"], sections)
     lines = [_HEAD]
+    told: list[list[str]] = []
     for places, mapping in sections.values():
         alike = sum(other == places for other, _ in sections.values()) > 1
         lines += [f"## {_heading(places, mapping, alike)}", ""]
+        if len(places) > 1 and places not in told:
+            told.append(places)
+            lines += [f"Also {', '.join(f'`{place}`' for place in places[1:])}.", ""]
         if (text := mapping.get("description", "")).endswith("."):  # a class's own, not a key's
             lines += [text, ""]
         lines += [*_table(mapping, schema["$defs"]), ""]
@@ -45,7 +48,8 @@ def page() -> str:
 
 def _collect(place: str, mapping: Schema, defs: Mapping[str, Schema], sections: _Sections) -> None:
     """Every mapping below a place, by what it holds: one that may stand in several places comes once."""
-    name = repr(mapping["properties"])
+    properties = mapping["properties"]
+    name = repr(sorted(properties) if len(properties) > _MANY else properties)  # a model may lack a few words of `base`
     places, _ = sections.setdefault(name, ([], mapping))
     if place in places:
         return
@@ -74,7 +78,7 @@ def _arms(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
 
 def _heading(places: list[str], mapping: Schema, alike: bool) -> str:
     """Where a mapping stands, and by which key it is told from others that stand there, if it is `alike` any."""
-    where = ", ".join(f"`{place}`" for place in places if place) or "Top level"
+    where = f"`{places[0]}`" if places[0] else "Top level"
     chosen = [f"`{key}: {each['const']}`" for key, each in mapping["properties"].items() if "const" in each]
     chosen += [f"`{key}`" for key in mapping.get("required", ())]
     return f"{where} with {chosen[0]}" if alike and chosen else where
@@ -82,21 +86,38 @@ def _heading(places: list[str], mapping: Schema, alike: bool) -> str:
 
 def _table(mapping: Schema, defs: Mapping[str, Schema]) -> Iterator[str]:
     of_policies = any("x-policies" in schema for schema in mapping["properties"].values())
-    heads = ["key", "type", "allowed", "default", "unit", "meaning", *(["policies"] if of_policies else [])]
+    heads = ["key", "value", "default", "meaning", *(["policies"] if of_policies else [])]
     most = max((len(schema.get("x-policies", ())) for schema in mapping["properties"].values()), default=0)
-    rows = []
+    rows, targets = [], [key for key, schema in mapping["properties"].items() if _is_target(schema)]
     for key, schema in sorted(mapping["properties"].items(), key=lambda item: "const" not in item[1]):
+        if key in targets[1:]:
+            continue
+        if targets and key == targets[0]:
+            rows.append([", ".join(f"`{each}`" for each in targets), "number", "", _TARGETS])
+            continue
         arms = list(_arms(schema, defs))
-        cells = [
-            f"`{key}`",
-            " or ".join(dict.fromkeys(_type(arm) for arm in arms)),
-            _joined(arms),
-            _default(key, schema, mapping),
-            schema.get("x-unit") or unit_of(key) or "",
-            schema.get("description", ""),
-        ]
+        cells = [f"`{key}`", _value(key, schema, arms), _default(key, schema, mapping), schema.get("description", "")]
         rows.append([*cells, *([_policies(schema, most)] if of_policies else [])])
     return texts(heads, rows)
+
+
+_TARGETS = "target for this key of summary.json: at most, or at least where more is better"
+
+
+def _is_target(schema: Schema) -> bool:
+    return re.match(r"target: `\w+` of summary.json at (most|least)", schema.get("description", "")) is not None
+
+
+def _value(key: str, schema: Schema, arms: list[Schema]) -> str:
+    """What a value may be, and its unit."""
+    kinds = [kind for kind in dict.fromkeys(_type(arm) for arm in arms) if kind != "null"]
+    allowed = _joined(arms)
+    if kinds == ["text"] and allowed:
+        kinds = []
+    unit = schema.get("x-unit") or unit_of(key)
+    return ", ".join(
+        [*([" or ".join(kinds)] if kinds else []), *([allowed] if allowed else []), *([unit] if unit else [])]
+    )
 
 
 def _type(schema: Schema) -> str:

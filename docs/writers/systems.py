@@ -72,7 +72,7 @@ _SGLANG = """## Speculative decoding of SGLang
   (`schedule_batch.py:2007`). What was committed up to the end enters the radix tree.
 
 `num_speculative_tokens` is `--speculative-num-steps`; a tree has `eagle_topk` and `num_draft_tokens`. Which flags
-SGLang chooses by itself stands in `simulator/policies/sglang/speculative_flags.py`.
+SGLang chooses by itself stands in `scenarios/servers/sglang.py`.
 
 What cannot be driven without a GPU is not held against SGLang: which drafts are accepted (they are data, as for vLLM),
 the time of drafter and verify step (a pass over the tokens of the step, and one for each further step of the tree), and

@@ -101,12 +101,11 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         said = (
-            "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
-            "of the largest rate at 95 %. The grey line in it is the rate in the table: the largest that was run and "
-            "held, a little left of the crossing; of several seeds the mean of these; of a fleet the crossing itself."
+            "Each point is a run, each line a seed. Above the dashed line a limit is missed. Grey band: 95 % interval "
+            "of the largest rate. Grey line: the answer, the rate in the table."
         )
         if any(_near(each) is not None for each in shown):
-            said += " Beyond the vertical dashed line no scheduler serves these requests for ever."
+            said += " The vertical dashed line is the upper bound for any scheduler."
         return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
     lines = max(folded(each.label, _TITLE).count("\n") for each in shown)

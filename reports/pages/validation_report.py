@@ -244,4 +244,4 @@ def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> Tabl
         (name, *(short(round(value, 1)) for value in (there, here)), percent(error, 1, signed=True), signed(carries))
         for name, there, here, error, carries in parts
     )
-    return TableRows(("part", "measured (ms)", "simulated (ms)", "error", "carries (ms)"), body)
+    return TableRows(("part", "measured (ms)", "simulated (ms)", "error", "share of the error (ms)"), body)

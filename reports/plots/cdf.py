@@ -26,7 +26,7 @@ GRID = np.unique(
 )
 COARSE = np.array([0, 1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.9, 99.99, 100.0])
 LINE = 76  # about so many characters of a legend fit the picture
-SCALE = "Each further nine takes as much height as the one before, so that the tail can be read."
+SCALE = "The axis stretches the tail: 99 to 99.9 % is as high as 90 to 99 %."
 MANY_GAPS = 1 << 18  # so many entries of token gaps are drawn from fewer percentiles
 
 

@@ -81,8 +81,8 @@ def _window_words(from_s: float, to_s: float, end_s: float) -> str:
     places = decimals([to_s / clock.seconds - from_s / clock.seconds], 3)
     ends = [number(at / clock.seconds, places) for at in (from_s, to_s, end_s)]
     return (
-        f" Shown are {ends[0]} to {ends[1]} of {ends[2]} {clock.unit}: about two typical stays in a slot, where even "
-        "the idlest run is busiest and most slots are held; not typical of the run, but where runs differ most."
+        f" Shown are {ends[0]} to {ends[1]} of {ends[2]} {clock.unit}, about two typical stays in a slot: a busy time, "
+        "chosen because the runs differ most there."
     )
 
 

@@ -24,6 +24,6 @@ def prediction_note(summaries: Mapping[str, Sequence[Run]]) -> str:
         return ""
     percent = ", ".join(dict.fromkeys(f"{100 * entry['coverage']:g} %" for entry in entries.values()))
     whys = dict.fromkeys(entry["why"] for entry in entries.values())
-    said = f"On a real server: where each figure lies with {percent}, by errors of measured runs ({'; '.join(whys)})."
+    said = f"On a real server: {percent} of similar real servers fell in this range ({'; '.join(whys)})."
     # One kernel priced too high is so in all runs: what differs between them is the policy, or another setting.
-    return f"{said} All runs share most of that error, so their order is surer." if len(entries) > 1 else said
+    return f"{said} All runs share most of that error, so their order is more certain." if len(entries) > 1 else said

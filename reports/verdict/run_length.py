@@ -49,12 +49,11 @@ def _sentence(keys: Sequence[str], labels: Sequence[str], facts: Mapping[str, Fa
     least = min(found, key=lambda each: each.effective)
     several = seeds(summaries) > 1
     whose = "" if len(labels) == len(summaries) else f" of {joined(labels)}"
-    count = f"{number(least.n)} requests{' in each run' if several else ''}"
-    if least.effective < least.n:
-        alone = number(least.effective)
-        count += f" that wait in one queue tell as much as {alone} independent one{'' if alone == '1' else 's'}"
+    names = [COLUMNS[key].title for key in keys]
+    worth = f"{number(least.effective)} independent request{'' if number(least.effective) == '1' else 's'}"
+    run = "each run is" if several else "the run is"
     rest = "The means over seeds are too low." if several else "The true value may be far higher."
     return (
-        f"Too few requests for {joined(COLUMNS[key].title for key in keys)}{whose}: {count}, and p{percent} needs "
-        f"{number(values_needed(percent))}. {rest}"
+        f"{joined(names)}{whose} {'is' if len(names) == 1 else 'are'} uncertain: {run} worth {worth}, p{percent} needs "
+        f"{number(values_needed(percent))}. {rest} Run longer."
     )

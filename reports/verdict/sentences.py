@@ -114,7 +114,7 @@ def _requests(count: float) -> str:
 
 
 def _saturated(summaries: Summaries, facts: Mapping[str, Facts]) -> str:
-    """Runs without a steady state, and how much more came than they could begin."""
+    """Runs without a steady state, and how much more arrived than they could start."""
     names = []
     for label, runs in summaries.items():
         yes = sum(value > 0 for value in values(runs, "saturated"))
@@ -123,14 +123,14 @@ def _saturated(summaries: Summaries, facts: Mapping[str, Facts]) -> str:
             notes = [f"{yes} of {len(runs)} seeds"] if yes < len(runs) else []
             if found is not None:
                 rates = (f"{short(rate)} requests/s" for rate in (found.arrival_rate, found.service_rate))
-                notes.append("{} came, {} were started".format(*rates))
+                notes.append("{} arrived, {} started".format(*rates))
             names.append(f"{label} ({', '.join(notes)})" if notes else label)
     if not names:
         return ""
     are, its = ("is", "its") if len(names) == 1 else ("are", "their")
     return (
-        f"{joined(names)} {are} saturated: the queue grew as long as requests came. So {its} latencies depend on the "
-        "length of the run; there is no steady state."
+        f"{joined(names)} {are} saturated: the queue grew as long as requests arrived. There is no steady state, and "
+        f"{its} latencies depend on the length of the run."
     )
 
 
@@ -158,10 +158,10 @@ def _whole(each: Overload) -> str:
     share = f"({100 * each.all_late / each.requests:.1f} %)"
     if each.times > 1:
         share = f"({each.all_late:,} of all {each.requests:,} in all such times, {share[1:]}"
-    started = f"only {short(each.service_rate)} were" if each.service_rate else "none was"
+    started = short(each.service_rate) if each.service_rate else "none"
     return (
         f"was overloaded from {_time(each.from_s)} to {_time(each.to_s)}{again}: "
-        f"{short(each.arrival_rate)} requests/s came, but {started} started. The queue "
+        f"{short(each.arrival_rate)} requests/s arrived; the server could start {started}. The queue "
         f"reached {each.peak:,} at {_time(each.peak_s)}. {each.late:,} requests waited longer than "
         f"{latency(each.limit_s * 1e3)} {share}, the longest {latency(each.longest_s * 1e3)}."
     )

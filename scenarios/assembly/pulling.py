@@ -52,7 +52,7 @@ def failing_loads(scenario: Scenario) -> Fails | None:
 
 
 def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], ReplicaParts]) -> ReplicaParts:
-    """Build a group's parts, with a connector where it decodes what it pulls. InputError for what that is not with."""
+    """Build a group's parts, with a connector where it decodes what it pulls."""
     link, own = scenario.kv_transfer, group.scenario
     if link is None or link.connector is None or group.role != "decode":
         return build(own)
@@ -61,13 +61,6 @@ def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], 
 
     caches, engine = own.engine.enable_prefix_caching, own.engine
     parts = build(own)
-    if (
-        parts.speculation is not None
-        or engine.parameter("max_loras")
-        or engine.parameter("prefill_schedule_interval", 1) > 1
-    ):
-        what = f"the group {group.name} pulls KV, which is not put together with drafts, adapters or a cadence"
-        raise scenario.error("kv_transfer.connector", what, "connector: null")
     size = parts.kv.bytes_per_block * own.hardware.tensor_parallel
     config = PullConfig(
         "decode", size, link.bandwidth_gb_s * 1e9, link.latency_s, kv_load_failure_policy=link.kv_load_failure_policy

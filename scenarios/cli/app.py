@@ -1,12 +1,14 @@
 """The command `batchlab` as a process: how it starts, what becomes of errors, how it ends."""
 
 import atexit
+import errno
 import gc
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from io import TextIOWrapper
 from typing import Any
@@ -18,6 +20,8 @@ from scenarios.cli.verbs import command_line
 from simulator.errors import InputError
 
 _BAD_INPUT, _DEFECT, _INTERRUPTED = 2, 1, 130  # exit codes; 0: done
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Errors of a disk or a device, which no command can help."""
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's default of 700 walks all modules and classes several times while a verb imports them: 5 % of a short run."""
 
@@ -39,15 +43,31 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
             typer.echo("interrupted", err=True)
             raise typer.Exit(_INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader (head, less) has seen enough. Python would complain when it flushes stdout at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_stdout()  # the reader (head, less) has seen enough
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise _defect(error) from None
+            _drop_stdout()
+            typer.echo(f"{_red('error:')} cannot write {error.filename or 'stdout'}: {error.strerror}", err=True)
+            raise typer.Exit(_BAD_INPUT) from None
         except Exception as error:
-            typer.echo(f"this is a defect of batchlab, please report it: {type(error).__name__}: {error}", err=True)
-            traceback.print_exc()
-            raise typer.Exit(_DEFECT) from None
+            raise _defect(error) from None
 
     return call
+
+
+def _defect(error: Exception) -> typer.Exit:
+    """Say that an error is ours, with its traceback."""
+    typer.echo(f"this is a defect of batchlab, please report it: {type(error).__name__}: {error}", err=True)
+    traceback.print_exception(error)
+    return typer.Exit(_DEFECT)
+
+
+def _drop_stdout() -> None:
+    """Lead stdout nowhere: Python would complain when it flushes it at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _red(text: str) -> str:

@@ -34,8 +34,19 @@ Scenario = Annotated[
         autocompletion=_shipped,
     ),
 ]
+
+
+def _with_equals(given: list[str] | None) -> list[str] | None:
+    """Refuse a --set without `=` before click complains of the word behind it."""
+    for text in given or ():
+        if "=" not in text:
+            raise typer.BadParameter(f"{text} has no value: write --set {text}=VALUE, without a blank")
+    return given
+
+
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable.", callback=_with_equals),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The scenario's seed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
@@ -73,6 +84,19 @@ class Given:
     def console(self) -> Console:
         """The console to print with."""
         return Console(quiet=self.quiet)
+
+
+def whole_number(text: str) -> int:
+    """Parse a number of tokens. Raises BadParameter for other text, with the digits that are meant."""
+    try:
+        found = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+    if not (found >= 1 and found == int(found)):
+        raise typer.BadParameter(f"{text!r} is not a whole number of 1 or more")
+    if not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is not written in digits: write {int(found)}")
+    return int(text)
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:

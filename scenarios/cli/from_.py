@@ -41,9 +41,9 @@ def from_(
     unknown. With --measured, `validate` runs on the result, with the arrivals and lengths of the log unless --trace
     gives others.
     """
+    from scenarios.from_server import make
     from scenarios.runs.storage.run_folder import to_json
-    from scenarios.servers.scenario import make
-    from scenarios.servers.source import choose, read_source
+    from scenarios.servers.sources import choose, read_source
     from simulator.hardware.gpus import find_gpu
 
     console = Console(quiet=quiet)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scenarios.cli.flags import Json
+from scenarios.cli.flags import Json, whole_number
 
 Row = tuple[str, ...]
 _KERNELS = Path(__file__).parents[1] / "prediction" / "kernels.json"
@@ -145,7 +145,8 @@ def kv(
         int, typer.Option("--pipeline-parallel", metavar="N", min=1, help="Stages of a replica's pipeline.")
     ] = 1,
     context: Annotated[
-        int | None, typer.Option("--context", metavar="L", min=1, help="Tokens of a request; default: a table.")
+        int | None,
+        typer.Option("--context", metavar="L", parser=whole_number, help="Tokens of a request; default: a table."),
     ] = None,
     gpu_memory_utilization: Annotated[
         float,
@@ -161,7 +162,8 @@ def kv(
         ),
     ] = 2048,
     max_model_len: Annotated[
-        int | None, typer.Option("--max-model-len", metavar="N", min=1, help="The longest context of the server.")
+        int | None,
+        typer.Option("--max-model-len", metavar="N", parser=whole_number, help="The longest context of the server."),
     ] = None,
     prefix_caching: Annotated[
         bool, typer.Option(help="Whether states of linear attention are kept for other requests.")

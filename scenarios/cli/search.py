@@ -60,13 +60,15 @@ def search(
     from scenarios.schema.loader import load
     from scenarios.search.parts import SEEDS
     from scenarios.search.race import TRIALS
+    from scenarios.search.search import checked
     from scenarios.search.search import search as run_search
     from scenarios.studies.executors import executor as make_executor
 
     console, out = given.console, given.out
-    if out is None:
-        raise InputError("a search writes a policy", file="--out", hint="give --out DIR")
     base = load(scenario, given.changed)
+    checked(objective, base)
+    if out is None:
+        raise InputError("a search writes a policy into a folder", file="--out", hint="give --out DIR")
     goals = tuple(dict.fromkeys(parse_goal(text, base) for text in slo or []))
     if any(goal.class_name is not None or goal.own is not None for goal in goals):
         raise InputError("a search takes limits on metrics of all requests", file="--slo")

@@ -100,4 +100,22 @@ def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -
             file="batchlab sweep",
             hint="add --vary KEY=VALUES, or give a study",
         )
-    return study_of(given, [parse_vary(text) for text in vary], seeds=seeds or 1, overrides=changed)
+    chosen = study_of(given, [parse_vary(text) for text in vary], seeds=seeds or 1, overrides=changed)
+    _check_texts(chosen)
+    return chosen
+
+
+def _check_texts(study: Study) -> None:
+    """Raise InputError for a text among numbers that its key never takes: no run could succeed with it."""
+    for axis in study.axes:
+        values = [value for (value, *_) in axis.places]
+        if len(axis.keys) > 1 or not any(isinstance(value, int | float) for value in values):
+            continue
+        others = {key: value for each in study.axes for key, value in each.setting(0).items()}
+        for value in values:
+            if isinstance(value, str):
+                key = axis.keys[0]
+                try:
+                    study.scenario({**others, key: value}, study.seeds[0])
+                except InputError as error:
+                    raise InputError(error.message, file=f"--vary {key}={value}", hint=error.hint) from None

@@ -7,9 +7,10 @@ names its verb builds no other: to read the flags of all thirty would take as lo
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from scenarios.cli.flags import spread
 from scenarios.version import __version__
@@ -57,6 +58,39 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "new": ("Write a file to start from.", {}),  # its verbs are the kinds of files: `scenarios.cli.new.verbs`
 }
 
+
+class _Verb(TyperCommand):
+    """A verb. Where it lacks a flag, its message names the verb that has it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a verb."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter:
+            raise
+        except Exception as error:
+            flag = getattr(error, "option_name", None)  # of a NoSuchOption
+            if flag and not getattr(error, "possibilities", None) and (elsewhere := _elsewhere(flag)):
+                cast("Any", error).message = f"{cast('Any', error).message}. {elsewhere}"
+            raise
+
+
+def _elsewhere(flag: str) -> str:
+    """The verb with a flag like this one, in a sentence; "" without one."""
+    from difflib import get_close_matches
+
+    from typer.main import get_command
+
+    verbs = cast("Any", get_command(command_line(lambda verb: verb))).commands
+    has: dict[str, str] = {}
+    for name, verb in verbs.items():
+        for each in verb.params:
+            for option in each.opts:
+                has.setdefault(option, name)
+    near = get_close_matches(flag, has, n=1, cutoff=0.8)
+    return f"`batchlab {has[near[0]]}` has {near[0]}." if near else ""
+
+
 _make_group = partial(typer.Typer, rich_markup_mode=None, no_args_is_help=True)
 
 
@@ -76,14 +110,14 @@ def command_line(guarded: Callable[[Verb], Verb], words: Sequence[str] = ()) -> 
     chosen = {first} if first in {*_VERBS, *_GROUPS} else {*_VERBS, *_GROUPS}
     for name, where in _VERBS.items():
         if name in chosen:
-            app.command(name)(guarded(spread(_function(where))))
+            app.command(name, cls=_Verb)(guarded(spread(_function(where))))
     for name, (told, places) in _GROUPS.items():
         if name not in chosen:
             continue
         group = _make_group(help=told)
         group.callback()(_stays_a_group)
         for verb, function in ({name: _function(place) for name, place in places.items()} or _kinds()).items():
-            group.command(verb)(guarded(spread(function)))
+            group.command(verb, cls=_Verb)(guarded(spread(function)))
         app.add_typer(group, name=name)
     return app
 

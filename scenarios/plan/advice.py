@@ -53,7 +53,7 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
     best = min(range(len(runs)), key=lambda place: runs[place].excess)
     at = f"at {rate_text(rate)} requests/s"
     if runs[best].holds:
-        return f"{words[best]}: holds {at}, where this fails (run)."
+        return f"With {words[best]} it still holds {at} (simulated)."
     said = f"No single setting helps {at} (runs: {'; '.join(words)})."
     if runs[best].excess < before.excess - _LEAST_GAIN:
         gain = f"{at} {described(runs[best])}, and {described(before)} without it"

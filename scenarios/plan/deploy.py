@@ -4,12 +4,12 @@ from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.replica_parts import STATIC, memory_settings
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
+from scenarios.servers import server_of
 from scenarios.servers.flags import OPTIONS_FILE, flow, line, options_of, unsaid, variables_of, words_of
 from scenarios.servers.manifests import Deployed
 from simulator.errors import InputError
 from simulator.hardware.models import HUGGING_FACE
 from simulator.plan import Policy
-from simulator.policies import server_of
 
 UNKNOWN_MODEL = "MODEL"
 """The placeholder for the Hugging Face name of a model that is not a built-in one."""

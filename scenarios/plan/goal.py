@@ -29,6 +29,7 @@ OF_LOAD = frozenset(
 """Metrics that grow with the load: where one of them is too low, a larger rate may help."""
 
 _GOAL = re.compile(rf"\s*(?:(?P<class>[^:<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?|==?)\s*(?P<limit>{NUMBER})\s*")
+_WITH_UNIT = re.compile(rf"(.*[<>]=?\s*{NUMBER})\s*([a-zA-Z%/]+)\s*")
 _FORM = 'as in "p99_ttft_ms<=500", "slo_attainment>=0.99" or "chat:p99_tpot_ms<=50"'
 _FARTHEST = 20.0  # an excess beyond e^20 says no more
 
@@ -113,6 +114,9 @@ def parse_goal(text: str, scenario: Scenario) -> Goal:
     flag = f"--slo {text}"
     found = _GOAL.fullmatch(text)
     if found is None:
+        if (with_unit := _WITH_UNIT.fullmatch(text)) is not None:
+            hint = f"the unit is in the key, as in p99_ttft_ms: write {with_unit[1].strip()}"
+            raise InputError(f"a limit is a bare number, without {with_unit[2]!r}", file=flag, hint=hint)
         raise InputError("not of the form METRIC<=VALUE or METRIC>=VALUE", file=flag, hint=_FORM)
     if found["sign"] not in ("<=", ">="):
         raise InputError(f"{found['sign']!r} is no limit", file=flag, hint=f"allowed: <= and >=; {_FORM}")

@@ -106,8 +106,8 @@ def below(plan: Plan) -> list[str]:
     best = plan.answers[0]
     lines = []
     if best.binding is not None:
-        why = f"; its worst requests wait for {best.shares.text}" if best.shares.text else ""
-        lines.append(f"binds:   {_limit(best.binding)}{why}")
+        why = f"; the time of its slowest requests: {best.shares.text}" if best.shares.text else ""
+        lines.append(f"binds:   {_limit(best.binding)} breaks first{why}")
     if best.slower is not None and best.faster is not None:
         edge = ""
         if max(-best.slower, best.faster) > _SURE:
@@ -118,8 +118,8 @@ def below(plan: Plan) -> list[str]:
         lines.append(f"within:  {prediction_words(best.prediction)}")
     if best.rate_at_best is not None and best.bounds is not None:
         share = best.bounds.value / best.rate_at_best
-        reached = f"this is {share:.0%} of it" if share <= 1 else "a run this short ends before its queue is full"
-        lines.append(f"at best: no scheduler serves more than {rate_text(best.rate_at_best)} req/s for ever; {reached}")
+        reached = f"you reach {share:.0%}" if share <= 1 else "a run this short ends before its queue is full"
+        lines.append(f"at best: upper bound for any scheduler: {rate_text(best.rate_at_best)} req/s ({reached})")
     if best.note:
         lines.append(f"note:    {best.note}")
     if best.advice:

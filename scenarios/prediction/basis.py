@@ -83,7 +83,7 @@ def _left_open(profile: Profile) -> list[str]:
 
     parts = (*parts_of(profile), *fitted_parts(profile))
     nothing = any(part.name == UNEQUAL and part.words.startswith(NOTHING) for part in parts)
-    return ["unequal contexts cost what equal ones do, of which nothing was measured"] if nothing else []
+    return ["assumed: requests of mixed length cost as much as equal ones (not measured)"] if nothing else []
 
 
 def _of_profile(profile: Profile, parts: Iterable[PartSource]) -> Basis:

@@ -16,9 +16,9 @@ from scenarios.prediction.basis import ROOFLINE, Basis, basis_of
 from scenarios.prediction.load import Load, load_of
 from scenarios.prediction.residuals import METRICS, OUTSIDE, WARM, Residuals, shipped_residuals, traits_of
 from scenarios.schema.workload import GeneratedWorkload
+from scenarios.servers import server_of
 from simulator.hardware.dimensions import CHANGED
 from simulator.metrics.predicted import E2E, PREDICTION, PRICE, THROUGHPUT, TPOT, TTFT
-from simulator.policies import server_of
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario

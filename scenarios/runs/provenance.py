@@ -14,8 +14,8 @@ from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.own import OwnCostConfig
 from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
+from scenarios.servers import server_of
 from scenarios.version import __version__
-from simulator.policies import server_of
 from simulator.timing.cost import CostModel
 
 if TYPE_CHECKING:

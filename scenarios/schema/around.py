@@ -17,7 +17,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 class HostConfig(Strict):
     """The part of the host's work on a step that the GPU waits for, under any kind of cost.
 
-    By default it is that of the policy's engine (`simulator/servers.py`): of vLLM by `version` and, where that is
+    By default it is that of the policy's engine (`scenarios/servers/`): of vLLM by `version` and, where that is
     given, `async_scheduling`: 1.3 ms and 72 microseconds a request where scheduling is synchronous (the default before
     0.14), 0.3 ms otherwise, and what `sampling` takes; of SGLang and TensorRT-LLM by `async_scheduling`, their overlap
     schedule. `kind: linear` has the host in `base_s`, and a profile that was fitted to whole steps has it

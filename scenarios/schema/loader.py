@@ -24,6 +24,7 @@ from scenarios.schema.source.yaml_source import KeyPath, describe, read_yaml
 from simulator.errors import InputError
 
 _LIBRARY = Path(__file__).parents[1] / "library"
+_SCENARIO_OF_A_RUN = "scenario.yaml"
 
 MODELINE = "# yaml-language-server: $schema="
 """A scenario's first line, which tells an editor where the JSON Schema is."""
@@ -113,6 +114,9 @@ def _open(source: object) -> _Document:
         path = _LIBRARY / f"{source}.yaml"
     elif isinstance(source, str) and not _exists(path):
         raise _not_found(source)
+    if path.suffix == ".json" and (path.parent / _SCENARIO_OF_A_RUN).is_file():
+        beside = path.parent / _SCENARIO_OF_A_RUN
+        raise InputError("is a result of a run, not a scenario", file=str(source), hint=f"its scenario is {beside}")
     read = read_yaml(path)
     assert isinstance(read.data, dict)
     name = re.sub(r"[^\w.+-]+", "-", path.stem).strip("-._+") or "scenario"

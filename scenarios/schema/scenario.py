@@ -238,7 +238,7 @@ class Scenario(Strict):
         A kind of cost that has the host in its own times adds nothing by default.
         """
         from scenarios.schema.around import filtered
-        from simulator.policies import server_of
+        from scenarios.servers import server_of
         from simulator.timing.host import Host
 
         usual = Host()
@@ -250,8 +250,8 @@ class Scenario(Strict):
 
     def resolve_front_end(self) -> "FrontEnd":
         """The front end between clients and engine; nothing without the key."""
+        from scenarios.servers import server_of
         from simulator.front_end import FrontEnd
-        from simulator.policies import server_of
 
         own = self.front_end
         if own is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from simulator.policies.parts.vllm_server import VLLM_SERVE
+from scenarios.servers.vllm import VLLM_SERVE
 
 _NO_LIMIT = "has no counterpart: lengths are bounded by the workload, and a request beyond the KV cache is rejected"
 _ONE_PASS = "has no counterpart: any number of prompts share a step, as far as max_num_batched_tokens goes"

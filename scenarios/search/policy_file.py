@@ -31,7 +31,7 @@ def policy_text(scenario: Scenario, about: str) -> str:
         if (values[key], _weights(values[key])) != (known.default, _weights(known.default))
     ]
     imports = ["from dataclasses import dataclass", *(["from typing import Any"] if fields else []), ""]
-    imports.append("from simulator.policies import policy_class, server_of")
+    imports += ["from scenarios.servers import server_of", "from simulator.policies import policy_class"]
     if isinstance(values.get("order"), Order):
         imports.append("from simulator.queues import Order")
     made = [f"Base: Any = policy_class({name!r})" if fields else f"Base = policy_class({name!r})"]

@@ -129,7 +129,7 @@ def checked(objective: str, base: Scenario) -> str:
     known = [key for key, metric in METRICS.items() if metric.better and metric.by_run and metric.of is not None]
     if objective not in known:
         hint = did_you_mean(objective, known) or "a key of summary.json of which more or less is better"
-        raise InputError(f"{objective!r} is no objective", file="--objective", hint=hint)
+        raise InputError(f"unknown metric {objective!r}", file="--objective", hint=hint)
     slo = base.resolve_slo()
     if objective in OF_LIMITS and (slo is None or not slo.limits):
         what = f"{objective} counts requests within the limits of the SLO, and the scenario has none"

@@ -16,8 +16,8 @@ from scenarios.serve.engine import Engine
 from scenarios.serve.prometheus import Meters
 from scenarios.serve.session import Session
 from scenarios.serve.submission import Reader
+from scenarios.servers import server_of
 from simulator.errors import InputError
-from simulator.policies import server_of
 
 _LAG_EVERY_S = 0.02
 _DRAINED_EVERY_S = 0.05

@@ -2,10 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scenarios.servers.start import Start, launch_of_image, launches, program, with_values
+from scenarios.servers import launch_of_image, launches, program
+from scenarios.servers.server import Start
 from simulator.errors import InputError, did_you_mean
 
 _SHELLS = ("sh", "bash", "zsh", "ash", "dash")
@@ -34,6 +35,16 @@ def split_line(text: str, place: str = "command line") -> Start:
         match[1]: match[2] for part in remark.split("; ") if (match := re.fullmatch(r"(\S+\.ya?ml): (\{.*\})", part))
     }
     return Start(place, words, environment=environment, remark=remark, files=files, gpu=remark)
+
+
+def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return words with variables replaced: `$(A)`, `$A`, `${A}` and `${A:-default}`, where a value is known."""
+
+    def value(match: re.Match[str]) -> str:
+        name, default = next((a, b) for a, b in ((match[1], None), (match[2], match[3]), (match[4], None)) if a)
+        return environment.get(name, default if default is not None else match[0])
+
+    return [re.sub(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)", value, word) for word in words]
 
 
 def unfolded(words: Sequence[str]) -> list[str]:

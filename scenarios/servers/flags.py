@@ -1,25 +1,28 @@
-"""Flags of a server and keys of a scenario, by one table in both directions (`simulator.servers.Launch`)."""
+"""Flags of a server and keys of a scenario, by one table in both directions (`scenarios.servers.server.Launch`)."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scenarios.servers.config_file import plain, why
-from simulator.servers import Flag, Launch
+from scenarios.servers import launch_of_image, launches, program
+from scenarios.servers.server import Flag, Launch, Start, as_words, plain
+from simulator.errors import InputError
 
 OPTIONS_FILE = "options.yaml"
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 def words_of(launch: Launch, model: str, values: Mapping[str, object]) -> list[str]:
@@ -79,7 +82,7 @@ def _worded(flag: Flag, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 @dataclass(slots=True)
@@ -103,6 +106,69 @@ class Read:
         self.without_effect = {**other.without_effect, **self.without_effect}
         self.not_modelled = {**other.not_modelled, **self.not_modelled}
         self.unknown = {**other.unknown, **self.unknown}
+
+
+def launch_of(start: Start) -> Launch:
+    """Return the command line of a server, in the age that the source says."""
+    found = program(start.words)
+    launch = found[0] if found else launch_of_image(start.image)
+    if launch is None:
+        raise InputError("it starts no server that is known here", file=start.place)
+    numbers = tuple(int(part) for part in (version_in(start.image) or "9999").split("."))
+    variables = {f"{name}={value}" for name, value in start.environment.items()}
+    for older in launches():
+        told = older.told_by and (older.told_by in start.remark or older.switch in variables or numbers < older.until)
+        if told and set(older.programs) == set(launch.programs):
+            return older
+    return launch
+
+
+def version_in(image: str) -> str | None:
+    """Return the version in an image's tag, as 0.11; None where the tag has none."""
+    match = re.search(r":v?(\d+)\.(\d+)", image)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def read_start(launch: Launch, start: Start, notes: list[str]) -> Read:
+    """Read the flags of one source, the files that they name, and what else it says; notes are added."""
+    found = program(start.words)
+    read = read_words(launch, start.words[found[1] if found else 0 :])
+    for flag, file in read.files.items():
+        _read_file(read, launch, flag, file, start.files, notes)
+    read_options(launch, dict(flat(start.options)), read)
+    read_variables(launch, start.environment, read)
+    said = dict(start.said)
+    if replicas := re.search(r"on each of ([\d,]+) replicas", start.remark):
+        said["replicas"] = (int(replicas[1].replace(",", "")), "the remark behind the command")
+    if "replicas" in read.taken:
+        ranks, flag = read.taken["ranks"] = read.taken["replicas"]
+        if "replicas" in said:  # so many servers, each of so many ranks
+            number, where = said["replicas"]
+            read.taken["replicas"] = (int(str(number)) * int(str(ranks)), f"{where}, times {flag}")
+            if "hardware.enable_expert_parallel" in read.taken:
+                notes.append(f"warning: here all replicas share experts, not the {ranks} ranks of each server alone")
+        elif launch.balancer and ranks != 1:
+            read.taken["router"] = (launch.balancer, f"the server's own, for {flag}")
+    read.taken = {**said, **read.taken}
+    return read
+
+
+def _read_file(read: Read, launch: Launch, flag: str, file: str, files: Mapping[str, str], notes: list[str]) -> None:
+    """Read a file of flags that a command names: flags win over those of a file, options of a file over flags."""
+    path = Path(file)
+    if path.name not in files and not path.is_file():
+        notes.append(f"warning: {flag} {file} is no file here: what it says is not taken")
+        return
+    try:
+        data = yaml.safe_load(files[path.name] if path.name in files else path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"cannot be read as YAML: {error}", file=file) from None
+    if not isinstance(data, dict):
+        raise InputError("expected a mapping of flags", file=file)
+    if launch.options:
+        read_options(launch, dict(flat(data)), read)
+    else:
+        read.add(read_words(launch, as_words(data)))
 
 
 def read_words(launch: Launch, words: Sequence[str]) -> Read:
@@ -210,3 +276,29 @@ def _by_name(flags: Iterable[Flag]) -> dict[str, list[Flag]]:
         for name in flag.names.split():
             found.setdefault(plain(name), []).append(flag)
     return found
+
+
+def knows(launch: Launch, name: str) -> bool:
+    """Return whether a key is a flag or an option of a server, or the first part of one."""
+    flags = [*launch.flags, *launch.options]
+    names = {each for flag in flags for each in (*flag.names.split(), flag.names.partition(".")[0])}
+    tables = (launch.without_effect, launch.not_modelled)
+    return plain(name) in {plain(each) for each in names} or any(why(table, name) is not None for table in tables)
+
+
+def why(table: Mapping[str, str], name: str) -> str | None:
+    """Return the reason that a table has for a flag, also for its `no-` form and for keys below it."""
+    forms = {plain(name), plain(name).removeprefix("no-"), plain(name).partition(".")[0]}
+    for reason, names in table.items():
+        if any(fnmatchcase(form, plain(each)) for each in names.split() for form in forms):
+            return reason
+    return None
+
+
+def flat(data: Mapping[str, object], around: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested mappings under dotted keys."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{around}{key}.")
+        else:
+            yield f"{around}{key}", value

@@ -1,19 +1,31 @@
-"""What starts a server, as files: a script, a compose service, Kubernetes, llm-d's values, a graph of Dynamo's."""
+"""What starts a server, as files, written and read: compose, Kubernetes, Helm values, a graph of Dynamo's; a script.
 
+Kubernetes: whatever holds a pod (Deployment, StatefulSet, LeaderWorkerSet, KServe, Dynamo's graphs). Helm: values of
+vLLM's production stack and of llm-d's model service.
+"""
+
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
+from scenarios.servers import launch_of_image, program
+from scenarios.servers.command_line import unfolded, with_values
 from scenarios.servers.flags import OPTIONS_FILE, line
-from simulator.servers import Launch
+from scenarios.servers.server import Launch, Start, as_words
+from scenarios.servers.vllm import PROGRAM
 
 GPU_LABEL = "batchlab.gpu"
 """The annotation that says for which GPU a manifest was made."""
 _TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token"}}}
 _FOLDER = "/etc/server"
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +210,152 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: object) -> bool:
         return True
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_services(data: Mapping[str, Any], file: str) -> list[Start]:
+    """Return the servers of a compose file."""
+    found = []
+    for name, service in data["services"].items():
+        if not isinstance(service, Mapping):
+            continue
+        image = str(service.get("image", ""))
+        given = service.get("environment")
+        pairs = (
+            given.items() if isinstance(given, Mapping) else (str(each).partition("=")[::2] for each in entries(given))
+        )
+        environment = {str(key): str(value) for key, value in pairs}
+        words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+        words = with_values(unfolded(words), {**os.environ, **environment})
+        if program(words) is None and launch_of_image(image) is None:
+            continue
+        place, deploy = f"{file}: service {name}", mapping(service.get("deploy"))
+        replicas = deploy.get("replicas", service.get("scale", 1))
+        said = {"replicas": (replicas, f"replicas of {place}")} if replicas != 1 else {}
+        files = {}
+        for each in map(mapping, entries(service.get("configs"))):
+            text = mapping(mapping(data.get("configs")).get(str(each.get("source")))).get("content")
+            if text is not None:
+                files[str(each.get("target", "")).rpartition("/")[2]] = str(text)
+        gpu = str(service.get("labels", ""))
+        found.append(Start(place, words, image, gpu, environment, said, files=files))
+    return found
+
+
+def _words(value: object) -> list[str]:
+    """A command as compose takes it: a list, or text that is split as a shell does."""
+    return [str(each) for each in value] if isinstance(value, list) else shlex.split(str(value or ""))
+
+
+_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
+
+
+def read_manifests(documents: Sequence[object], file: str) -> list[Start]:
+    """Return the servers of all pods in manifests."""
+    found, known = [], [document for document in documents if isinstance(document, Mapping)]
+    maps = [document for document in known if document.get("kind") == "ConfigMap"]
+    files = {str(name): str(text) for each in maps for name, text in mapping(each.get("data")).items()}
+    for document in known:
+        metadata = mapping(document.get("metadata"))
+        place = f"{file}: {document.get('kind', 'manifest')} {metadata.get('name', '')}".strip()
+        for start in _starts(document, place, 1):
+            found.append(replace(start, files=files, gpu=f"{start.gpu} {metadata.get('annotations', '')}"))
+    return found
+
+
+def _starts(value: object, place: str, replicas: object) -> Iterator[Start]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _starts(each, place, replicas)
+    if not isinstance(value, Mapping):
+        return
+    replicas = value.get("replicas", replicas)
+    for container in [*entries(value.get("containers")), value.get("mainContainer")]:
+        start = container_start(mapping(container), place, replicas, str(value.get("nodeSelector", "")))
+        if start is not None:
+            yield start
+    for key, inner in value.items():
+        if key not in ("containers", "initContainers", "mainContainer"):
+            deeper = f"{place}, {key}" if _is_service(inner) else place
+            yield from _starts(inner, deeper, replicas)
+
+
+def _is_service(value: object) -> bool:
+    """Return whether a value is a service of Dynamo's graph, whose key names it."""
+    return isinstance(value, Mapping) and "extraPodSpec" in value
+
+
+def container_start(container: Mapping[str, Any], place: str, replicas: object, gpu: str = "") -> Start | None:
+    """Return the server of a container; None where it runs something else."""
+    image = str(container.get("image", ""))
+    pairs = [mapping(each) for each in entries(container.get("env"))]
+    environment = {str(each.get("name")): str(each["value"]) for each in pairs if "value" in each}
+    given = [*_list(container.get("command")), *_list(container.get("args"))]
+    words = with_values(unfolded(given), environment)
+    if program(words) is None and (launch_of_image(image) is None or not any(w.startswith("-") for w in words)):
+        return None
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    gpus = next((f"{limits[name]} x {name}" for name in _GPU_RESOURCES if name in limits), "")
+    said = {"replicas": (replicas, f"replicas of {place}")} if replicas != 1 else {}
+    return Start(place, words, image, gpu, environment, said, notes=[f"{place} asks for {gpus}"] if gpus else [])
+
+
+def _list(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else [] if value is None else str(value).split()
+
+
+def read_values(data: Mapping[str, Any], file: str) -> list[Start]:
+    """Return the servers of a file of values; none where it is of neither chart."""
+    if isinstance(data.get("servingEngineSpec"), Mapping):
+        specs = entries(data["servingEngineSpec"].get("modelSpec"))
+        return [_of_stack(spec, file) for spec in specs if isinstance(spec, Mapping)]
+    artifacts = data.get("modelArtifacts")
+    if not isinstance(artifacts, Mapping):
+        return []
+    name = str(artifacts.get("name") or str(artifacts.get("uri", "")).removeprefix("hf://"))
+    roles = [role for role in ("decode", "prefill") if isinstance(data.get(role), Mapping)]
+    found = [_of_llm_d(data[role], name, role, file) for role in roles]
+    return [start for start in found if start is not None]
+
+
+def _of_stack(spec: Mapping[str, Any], file: str) -> Start:
+    config = dict(mapping(spec.get("vllmConfig")))
+    extra = [str(word) for word in entries(config.pop("extraArgs", None))]
+    flags = {_hyphens(key): value for key, value in config.items() if key not in ("v0", "v1")}
+    place = f"{file}: modelSpec {spec.get('name', '')}".strip()
+    said = {"replicas": (spec["replicaCount"], f"replicaCount of {place}")} if spec.get("replicaCount", 1) != 1 else {}
+    notes = [f"{place} asks for {spec['requestGPU']} GPUs"] if "requestGPU" in spec else []
+    image = f"{spec.get('repository', '')}:{spec.get('tag', '')}"
+    words = [*PROGRAM.split(), str(spec.get("modelURL", "")), *as_words(flags), *extra]
+    return Start(place, words, image, str(spec.get("nodeSelectorTerms", "")), said=said, notes=notes)
+
+
+def _of_llm_d(pods: Mapping[str, Any], model: str, role: str, file: str) -> Start | None:
+    replicas = pods.get("replicas", 1)
+    containers = entries(pods.get("containers"))
+    if pods.get("create") is False or not replicas or not containers:
+        return None
+    place = f"{file}: {role}"
+    tensor = str(mapping(pods.get("parallelism")).get("tensor", 1))
+    container = dict(mapping(containers[0]))
+    if container.get("modelCommand") != "custom":
+        own = [model, "--tensor-parallel-size", tensor, *entries(container.get("args"))]
+        container |= {"command": [*PROGRAM.split()], "args": own}
+    gpu = " ".join(str(pods.get(key, "")) for key in ("nodeSelector", "acceleratorTypes", "podAnnotations"))
+    return container_start(container, place, replicas, gpu)
+
+
+def _hyphens(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", key).lower()
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping of a file as it is, and an empty one for anything else: files of others are not checked here."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def entries(value: object) -> list[Any]:
+    """Return a list of a file as it is, and an empty one for anything else."""
+    return value if isinstance(value, list) else []

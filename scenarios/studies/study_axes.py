@@ -22,8 +22,10 @@ Setting = dict[str, object]
 """Values by key, as one point of a study sets them."""
 
 _FORM = "as in engine.max_num_seqs=64,128 or workload.arrival.rate=2:8:4 or engine.max_num_seqs=1:64:7:log"
+_THREE = "as in workload.arrival.rate=2:8:4 or engine.max_num_seqs=1:64:7:log"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({NUMBER}):({NUMBER}):(\d+)(?::(\w+))?")
+_ENDS = re.compile(rf"({NUMBER}):({NUMBER})")
 _MOST_VALUES = 100_000
 
 
@@ -120,6 +122,8 @@ def parse_vary(text: str) -> Axis:
     try:
         found = _RANGE.fullmatch(values.strip())
         if found is None:
+            if _ENDS.fullmatch(values.strip()):
+                raise InputError("a range has three parts: its ends and the number of values", hint=_THREE)
             parts = list(split_outside(values, ","))
             if not all(part.strip() for part in parts):
                 raise InputError("a value is missing between the commas")

@@ -182,7 +182,7 @@ def _load_words(measured: Side, simulated: Side) -> list[str]:
     thirds = [float(np.median(third)) for third in np.array_split(errors, 3)]
     low, high = thirds[0], thirds[-1]
     shown = ", ".join(f"{100 * third:+.1f} %" for third in thirds)
-    text = f"Decode: the median error of TPOT is {shown}, from the third with the least load to the one with the most"
+    text = f"Decode: the median error of TPOT at low, medium and high load is {shown}"
     if max(abs(low), abs(high)) < SMALL:
         return [f"{text}: right at any load."]
     if abs(low - high) < SMALL:

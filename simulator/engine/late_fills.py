@@ -1,9 +1,9 @@
-"""Blocks that decoding fills and others may look for: they enter the prefix cache as somebody comes to look for them.
+"""Decode-filled blocks enter the prefix cache lazily, when a request first looks for them.
 
-To enter each block as it is filled costs more than all else that a cached request costs. But a block's place in the
-cache shows only where its content is looked up, entered by another request, or left behind. So a decoding request is
-noted by the text that its next block lies in. Who comes with that text, or leaves, has all that is filled of it entered
-first: blocks of equal content in the order in which they were filled.
+Entering each block as it is filled would cost more than the rest of a cached request. A block's place in the cache
+matters only when its content is looked up, entered by another request, or left behind. So each decoding request is
+registered under the text that its next block lies in. When a request with that text arrives or leaves, all filled
+blocks of the text are entered first: blocks of equal content in the order in which they were filled.
 """
 
 import sys

@@ -24,7 +24,8 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
-from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, StepPlan
+from simulator.plan import Chunk, Policy, Preemption, StepPlan
+from simulator.policy_traits import OptionalMembers
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn

@@ -31,10 +31,10 @@ from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.engine.speculative.replica import SpeculativeReplica
-from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.fleet.replicas import Replicas
+from simulator.goes_with import DECODE, OFFLOAD, between
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
@@ -105,7 +105,7 @@ class Disaggregation:
             replica = replicas[load.index]
             if isinstance(replica, ConnectedReplica):
                 if not isinstance(replica.connector, Pull):
-                    raise InputError(f"replica {load.index} decodes alone, and offloads: it is not put together so")
+                    raise between(OFFLOAD, DECODE).error(f"replica {load.index}")
                 self._pulls[load.index] = replica.connector
                 replica.connector.attach(self._pull)
             else:

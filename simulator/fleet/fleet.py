@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from simulator.engine.admission import NO_CAPS, Admission
@@ -17,8 +18,9 @@ from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.replica_parts import ReplicaParts
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.group_parts import check_parts
 from simulator.front_end import FirstTokens
-from simulator.plan import PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
@@ -86,10 +88,6 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if state.traits.encodes_images:
-            _check_alone(group, "an encoder of images", _NOT_WITH_IMAGES, "no engine.max_image_embeddings")
-        elif state.adapters is not None:
-            _check_alone(group, "LoRA", _NOT_WITH_ADAPTERS, "no engine.max_loras")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -114,7 +112,8 @@ class Fleet:
 
     def _make(self, group: ReplicaGroup) -> list[Replica]:
         first, logs, make_executor = len(self.replicas), self.logs, group.executors()
-        policies = group.policies()
+        policies = list(islice(group.policies(), group.replicas))
+        check_parts(group, policies[0])
         if group.group_cost is None:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
@@ -123,21 +122,15 @@ class Fleet:
         if group.speculation is not None:
             ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
             make = partial(_speculative, group, ranks)
-        if group.has_kv_groups:
-            if group.role != "both" or group.pipeline is not None:
-                what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
-                raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
-            if group.speculation is None:
-                from simulator.engine.hybrid.replica import GroupedReplica
+        if group.has_kv_groups and group.speculation is None:
+            from simulator.engine.hybrid.replica import GroupedReplica
 
-                make = GroupedReplica
+            make = GroupedReplica
         if group.connector is not None:
-            _check_alone(group, "a KV connector", _NOT_WITH_CONNECTOR, "no hardware.kv_offload")
             from simulator.engine.connector.replica import ConnectedReplica
 
             make = partial(ConnectedReplica, group.connector)
         if group.pipeline is not None:
-            _check_alone(group, "a pipeline", _NOT_WITH_PIPELINE, "hardware.pipeline_parallel: 1")
             from simulator.engine.pipeline.replica import PipelinedReplica
 
             make = partial(PipelinedReplica, group.pipeline)
@@ -146,7 +139,7 @@ class Fleet:
                 ReplicaParts(
                     index,
                     self.clocks[index],
-                    next(policies),
+                    policies[index - first],
                     group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
                     group.kv.block_size,
                     make_executor(),
@@ -210,41 +203,10 @@ def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
 
     assert of.speculation is not None
     config = of.speculation.config
-    takes_ahead = PolicyFeatures.of(type(parts.policy)).takes_ahead
-    if takes_ahead and of.group_cost is not None:
-        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
-    if takes_ahead and of.role != "both":
-        raise InputError(f"the group {of.name} drafts, and its policy does so only where it prefills and decodes alike")
+    takes_ahead = Traits.of(parts.policy).takes_ahead
     if of.role != "both":
         config = config.with_transfers()
     if ranks > 1:
         config = config.in_ranks()
     make = AheadReplica if takes_ahead else SpeculativeReplica
     return make(of.speculation._replace(config=config), parts)
-
-
-_PARTS: Mapping[str, Callable[[ReplicaGroup], bool]] = {
-    "drafts": lambda group: group.speculation is not None,
-    "a pipeline": lambda group: group.pipeline is not None,
-    "layers that keep different things": lambda group: group.has_kv_groups,
-    "a connector": lambda group: group.connector is not None,
-    "a device": lambda group: group.make_executor is not None,
-    "data-parallel ranks that step together": lambda group: group.group_cost is not None,
-    "autoscaling": lambda group: group.autoscaling is not None,
-    "prefill and decode apart": lambda group: group.role != "both",
-    "a group that prefills alone": lambda group: group.role == "prefill",
-}
-"""Parts that not every other goes with, and whether a group has each."""
-_NOT_WITH_ADAPTERS = ("a connector", "a device", "prefill and decode apart")
-_NOT_WITH_IMAGES = ("drafts", "a pipeline", "layers that keep different things", *_NOT_WITH_ADAPTERS)
-_NOT_WITH_PIPELINE = ("drafts", "a connector", "data-parallel ranks that step together", "prefill and decode apart")
-_NOT_WITH_CONNECTOR = (
-    "drafts", "a pipeline", "data-parallel ranks that step together", "autoscaling", "a group that prefills alone",
-)  # fmt: skip
-
-
-def _check_alone(group: ReplicaGroup, part: str, others: Sequence[str], hint: str) -> None:
-    """Raise InputError where a group that has this part has any of the others."""
-    if found := [name for name in others if _PARTS[name](group)]:
-        what = f"the group {group.name} has {part}, which is not put together with {' and '.join(found)}"
-        raise InputError(what, hint=hint)

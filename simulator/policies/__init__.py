@@ -9,7 +9,6 @@ A user's own policy is named `path/to/file.py:ClassName` and loaded the same way
 import dataclasses
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,8 +17,6 @@ from simulator.named_class import check_given, named_class, names_in, split_clas
 from simulator.parameters import Parameter, parameters_of
 from simulator.plan import Policy
 from simulator.policies.parts.system import System
-from simulator.policies.parts.vllm_server import LIKE_VLLM
-from simulator.servers import Server
 
 Dash = tuple[float, tuple[float, ...]] | Literal["-"]
 """A line style: solid, or an offset and the lengths of dashes and gaps."""
@@ -65,13 +62,6 @@ def policies_with(parameter: str) -> tuple[str, ...]:
 def system_of(policy: str) -> System | None:
     """A policy's row on the page of systems; None for a user's policy without one."""
     return cast("System | None", _declared(policy, "SYSTEM"))
-
-
-def server_of(policy: str) -> Server:
-    """The server that has a policy. One like vLLM where its file names none, or cannot be loaded."""
-    with suppress(InputError):
-        return cast("Server | None", _declared(policy, "SERVER")) or LIKE_VLLM
-    return LIKE_VLLM
 
 
 def style_of(policy: str) -> tuple[str, Dash] | None:

@@ -1,12 +1,11 @@
 """`InTime`: chunked prefill that spends no work on late requests while others can still be in time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulator.policies.chunked_prefill import SYSTEM as CHUNKED_PREFILL
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.parts.parameters import MaxNumBatchedTokens
 from simulator.policies.parts.system import System
-from simulator.policies.parts.vllm_server import LIKE_VLLM, VLLM_SERVE
 from simulator.queues import Order, OrderName
 
 _ORDER = Order("weighted", input_token_s=0.001)
@@ -39,12 +38,4 @@ SYSTEM = System(
     order="in time before late, then arrival and length of the prompt",
     victim=CHUNKED_PREFILL.victim,
     preemption=CHUNKED_PREFILL.preemption,
-)
-SERVER = replace(
-    LIKE_VLLM,
-    launch=replace(
-        VLLM_SERVE,
-        is_own=False,
-        remarks=lambda policy, values: ["vLLM has no such order of its own: its order is fcfs or priority"],
-    ),
 )

@@ -1,7 +1,7 @@
 """Priority scheduling with preemption: a more important request displaces a less important one at once."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import ClassVar
 
@@ -16,7 +16,6 @@ from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import VICTIMS, Victim
-from simulator.policies.parts.vllm_server import LIKE_VLLM, VLLM_SERVE
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -138,13 +137,3 @@ SYSTEM = System(
     preemption="recompute, swap, `auto` (whichever is predicted cheaper), or `pause` for want of a slot",
 )
 STYLE = ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6)))
-
-
-def _remarks(policy: Preemptive, values: Mapping[str, object]) -> Sequence[str]:
-    swaps = ["vLLM v1 recomputes, and swaps nothing"] if policy.preemption_mode in ("swap", "auto") else []
-    return [*swaps, "vLLM's own priority scheduling displaces a request for want of memory alone"]
-
-
-SERVER = replace(
-    LIKE_VLLM, launch=replace(VLLM_SERVE, is_own=False, fixed={"engine.order": "priority"}, remarks=_remarks)
-)

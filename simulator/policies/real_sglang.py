@@ -9,7 +9,6 @@ from annotated_types import doc
 from simulator.plan import StepPlan, View
 from simulator.policies.real.asked_sglang import AskedSglang
 from simulator.policies.real.process import SGLANG, no_program
-from simulator.policies.sglang import SERVER as SGLANG_SERVER
 from simulator.policies.sglang import Sglang
 
 
@@ -36,6 +35,3 @@ class RealSglang(Sglang):
 
     def plan(self, view: View) -> StepPlan:
         return self.companion.plan(view, self, self.server_args)
-
-
-SERVER = SGLANG_SERVER

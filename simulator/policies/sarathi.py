@@ -4,7 +4,7 @@ The rules are those of Algorithm 3 of the paper and of sarathi/core/scheduler/sa
 with a constant chunk size; lines are those of its revision 96f9911.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from simulator.division import cdiv
@@ -15,7 +15,6 @@ from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs,
 from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_VLLM, VLLM_SERVE
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -103,15 +102,5 @@ SYSTEM = System(
         against="sarathi-serve 96f9911, scheduler, block manager and sequences; forward pass and clock are ours",
         on="300 random cases, 66,850 steps, all equal",
         uncovered="dynamic chunk sizes; pipeline stages; other orders than fcfs, which Sarathi-Serve has not",
-    ),
-)
-
-
-SERVER = replace(
-    LIKE_VLLM,
-    launch=replace(
-        VLLM_SERVE,
-        is_own=False,
-        remarks=lambda policy, values: ["vLLM v1 schedules running requests first, as Sarathi-Serve does"],
     ),
 )

@@ -4,7 +4,7 @@ The rules are those of vllm/core/scheduler.py and vllm/core/block_manager.py of 
 sequence; lines are those of that release.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Annotated, ClassVar
@@ -27,7 +27,6 @@ from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import Victim, first_to_leave, preemptions
-from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, SERVE_BEFORE_V1
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -227,4 +226,3 @@ SYSTEM = System(
         ),
     ),
 )
-SERVER = replace(LIKE_VLLM_0_12, launch=SERVE_BEFORE_V1)

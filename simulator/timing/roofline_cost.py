@@ -61,7 +61,7 @@ class Roofline:
     kernels of fp8 reach the same share of their peak is an assumption.
 
     `samples_drafts` False leaves out the rows of drafts: a drafter that reads them samples one token for each request.
-    `host_s` and `host_per_seq_s` are the host time that the GPU waits for (`simulator.servers` has those of real
+    `host_s` and `host_per_seq_s` are the host time that the GPU waits for (`scenarios.servers` has those of real
     engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like links and 20 on PCIe.
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.

@@ -8,12 +8,12 @@ import pytest
 import scenarios
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.assembly.replica_parts import build
+from scenarios.from_server import make
 from scenarios.plan.deploy import deploy, deployed
 from scenarios.schema.engine import UNSAID
-from scenarios.servers.scenario import make
-from scenarios.servers.source import read_source
-from scenarios.servers.start import policy_of
-from simulator.policies import built_in_policies, rules_of, server_of
+from scenarios.servers import policy_of, server_of
+from scenarios.servers.sources import read_source
+from simulator.policies import built_in_policies, rules_of
 
 WORKLOAD = {"preset": "chat", "rate": 1.0, "requests": 5}
 HARDWARE: list[dict[str, Any]] = [

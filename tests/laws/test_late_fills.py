@@ -1,6 +1,6 @@
 """Blocks that decoding fills enter the cache late: what is found and forgotten is what it would be if they did not.
 
-`PrefixCache` enters each block as it is filled; `PrefixLedger` lets them enter as somebody comes to look for them.
+`PrefixCache` enters each block as it is filled; `PrefixLedger` lets them enter when a request first looks for them.
 """
 
 from functools import partial

@@ -7,7 +7,7 @@ import pytest
 
 import scenarios
 from scenarios.schema.scenario import Scenario
-from simulator.policies import server_of
+from scenarios.servers import server_of
 
 EACH_S = 0.001
 

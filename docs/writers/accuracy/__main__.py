@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _ordered(engines: Sequence[str], every: int) -> list[Row]:
-    """Each so-manieth row of the engines, cell by cell."""
+    """Every n-th row of the engines, cell by cell."""
     found = []
     for engine in engines:
         rows = read_rows(shared_folder() / ROWS, engine)

@@ -1,4 +1,4 @@
-"""Run every case of the page of accuracy, and write the page and its figure."""
+"""Run every case of the page of accuracy, and write the page, its figure and its data files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ COMPOSED_HOST = "0.18"
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from docs.writers.accuracy.data import Files
     from docs.writers.accuracy.sensitivity import Sensitivity
     from docs.writers.accuracy.silicon import KernelsOf
 
@@ -22,22 +23,25 @@ SENSITIVE = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2", "meas
 
 
 def write(folder: Path) -> None:
-    """Write accuracy.md and sensitivity.png into `folder`. Raises InputError where the measurements are not here."""
+    """Write accuracy.md, its figure and its data into `folder`. Raises InputError without the measurements."""
+    from docs.writers.accuracy.data import write_files
     from docs.writers.accuracy.page import FIGURE
     from docs.writers.accuracy.picture import sensitivity_picture
     from reports.files import write
 
-    text, sensitivities = compute()
+    text, files, sensitivities = compute()
     titles = {each.scenario: [(effect.change.name, effect.moves) for effect in each.effects] for each in sensitivities}
     write(folder / FIGURE, sensitivity_picture(titles).png)
     write(folder / "accuracy.md", text)
+    write_files(folder, files)
 
 
-def compute() -> tuple[str, list[Sensitivity]]:
-    """The page's text, and what its figure shows."""
+def compute() -> tuple[str, Files, list[Sensitivity]]:
+    """The page's text, its data files, and what its figure shows."""
     from docs.writers.accuracy import beside, clocks, uneven
     from docs.writers.accuracy.cases import BLIND, CASES, COMPOSED, SILICON, evaluate
     from docs.writers.accuracy.composed import left_out_models
+    from docs.writers.accuracy.data import accuracy_files
     from docs.writers.accuracy.page import load_documents, page
     from docs.writers.accuracy.sensitivity import changes_for, sensitivity
     from docs.writers.accuracy.silicon import fit_hosts, read_silicon, score
@@ -52,23 +56,26 @@ def compute() -> tuple[str, list[Sensitivity]]:
     unlabelled = [run for run in runs if not run.version and run.dtype == "fp8"]
     mixtures = [run for run in runs if run.dtype == "mxfp4"]
     sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
+    profiles, parts = load_documents(list(shipped_profiles().values())), load_documents(shipped_parts())
+    silicon, left_out = score(runs, kernels_of, hosts), left_out_models()
+    tables = [read_tables(path) for path in shipped_tables().values()]
     text = page(
-        load_documents(list(shipped_profiles().values())),
+        profiles,
         [evaluate(case) for case in (*CASES, *COMPOSED)],
         {name: run(name).summary for name in BLIND},
-        score(runs, kernels_of, hosts),
+        silicon,
         hosts,
         sensitivities,
-        left_out_models(),
-        [read_tables(path) for path in shipped_tables().values()],
+        left_out,
+        tables,
         beside.leave_one_card_out(beside.read_mixed(shared_folder() / SOURCES)),
         score(unlabelled, kernels(oldest=True), hosts),
         uneven.leave_one_card_out(uneven.read_uneven(shared_folder() / SOURCES)),
         clocks.read_clocks(shared_folder() / SOURCES),
         score(mixtures, kernels(backends={}), hosts),
-        load_documents(shipped_parts()),
+        parts,
     )
-    return text, sensitivities
+    return text, accuracy_files(profiles, silicon, left_out, tables, parts), sensitivities
 
 
 def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> KernelsOf:
@@ -83,7 +90,7 @@ def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> 
     from docs.writers.accuracy.composed import next_tables, oldest_tables
     from docs.writers.accuracy.silicon import BACKENDS, Kernels, SiliconRun
     from scenarios.profiles import shipped_profiles
-    from simulator.policies import server_of
+    from scenarios.servers import server_of
     from simulator.timing.profile import Options, ProfileCost, read_profile
     from simulator.timing.tables import compose
 

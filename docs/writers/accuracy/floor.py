@@ -16,7 +16,7 @@ SAME = 1e-3
 """Two rows that differ by less than this share, in TTFT and in TPOT, are one run, listed twice."""
 LENGTHS = (RECIPE, (2000, 500))  # of Dynamo's recipes
 
-COLD = "kernels compiled on the way: SGLang's DeepSeek in fp4 of November 2025 and in fp8 on B300"
+COLD = "kernels compiled during the run: SGLang's DeepSeek in fp4 of November 2025 and in fp8 on B300"
 NO_GRAPHS = "Dynamo's recipes of TensorRT-LLM, which look as if decodes ran without graphs"
 
 
@@ -80,8 +80,8 @@ def floor_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (
         "## How near TTFT can come",
         "",
-        "Some rows hang on what no figure gives. The causes were found by cell, after the errors were seen; all",
-        "rows of a cause count as such, good ones too. TTFT with and without them (median, %):",
+        "Some rows depend on settings that the sample does not record. The causes were found by cell, after the errors",
+        "were seen; all rows of a cause count, good ones too. Median error of TTFT with and without them (%):",
         "",
     )
     names = ("rows", "ttft_median", "explained_rows", "explained_ttft_median")
@@ -92,9 +92,9 @@ def floor_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from table(("cause", "rows", "TTFT"), [(cause, *_cells(each, names[:2])) for cause, each in causes.items()])
     yield from (
         "",
-        "Some settings were run again, on another day. Nothing that knows the setting alone can come nearer to such",
-        "runs than half of what they differ by (median, % of the smaller; runs that are listed twice, TTFT and TPOT",
-        "the same to a thousandth, count as one):",
+        "Some settings were run again, on another day. No prediction from settings alone can beat half the spread of",
+        "repeated runs (median, % of the smaller; runs that are listed twice, with TTFT and TPOT the same to a",
+        "thousandth, count as one):",
         "",
     )
     again = [

@@ -3,86 +3,77 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from docs.writers.accuracy.data import Files, about, csv_text
 from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
 from docs.writers.accuracy.others import kept
 from docs.writers.accuracy.score_table import score_table
 from docs.writers.tables import table
 
-_NEWCOMER = """# What each key costs
+NEWCOMER_DATA = "data/newcomer-servers.csv"
+APART_DATA = "data/disaggregated-runs.csv"
+_NEWCOMER = """# What each missing key costs
 
-This page is generated: `make pages PAGES=newcomer` writes it from figures that
-`python -m docs.writers.accuracy.others newcomer` keeps. A newcomer writes model, GPU, parallel sizes, version and
-traffic; the full scenario says all that is known of the server. Between the two, each key is left out of the full
-scenario alone, so a line says what that key is worth. What is left out is as `vllm serve` (SGLang, TensorRT-LLM) of
-that version has it by default on that GPU, and `cost` is the best there is ([Scenarios](scenarios.md#defaults)). A
-server that was started with other flags is off by what they do: the first two below had `--max-num-seqs 128`, and the
-default is 1,024. An error is simulated over measured, less one.
+`make pages PAGES=newcomer` writes this page from figures that `python -m docs.writers.accuracy.others newcomer` keeps.
+A newcomer's scenario has the model, the GPU, the parallel sizes, the version and the traffic; the full scenario has all
+that is known of the server. Each line between them leaves one key out of the full scenario, and so shows what that key
+is worth. Keys that are left out take the defaults of `vllm serve` (SGLang, TensorRT-LLM) of that version on that GPU,
+and `cost` the best there is ([Scenarios](scenarios.md#defaults)). So a server that was started with other flags is off
+by their effect: the first two servers had `--max-num-seqs 128`, and the default is 1,024. Error = simulated / measured
+- 1.
 
 ## Servers with a log of every request
 
-vLLM 0.19.0, 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean size of 13 errors.
+vLLM 0.19.0, 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean of 13 absolute errors.
 
 """
 _LOOPED = """
 ## Servers in a closed loop
 
-{count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample that [Runs of real
-servers](served.md) describes, each in one run: that of the number of users nearest to 32. Prompts there have nothing in
-common, so prefix caching costs nothing. `refused` counts servers that the scenario cannot price, `say it` those whose
-full scenario has the key: the others count as they are. A newcomer's TensorRT-LLM has steps of 8,192 tokens and no
-chunks, as that server does: prompts of that length wait there until all answers have ended, TTFT is ten times as long,
-and `batchlab explain` says so. The runs' scripts ask for steps of the prompt and the users together.
-
-"""
-_EACH = """
-## Each server
-
-Errors of TPOT and TTFT in per cent: the full scenario, and the newcomer's.
+{count} of 153 servers (engine, version, model, GPU, precision, parallel sizes) of the sample of [Runs of real
+servers](served.md), each in one run: the number of users nearest to 32. The prompts share nothing, so prefix caching
+costs nothing. `refused` counts servers that the scenario cannot price, `has the key` those whose full scenario has it;
+servers without the key count unchanged. A newcomer's TensorRT-LLM has steps of 8,192 tokens and no chunks, as that
+server does by default: prompts of that length wait until all answers have ended, so TTFT is ten times as long, and
+`batchlab explain` says so. The runs' scripts ask for steps that hold the prompt and all users.
 
 """
 _APART = """# Disaggregated servers
 
-This page is generated: `make pages PAGES=disaggregated` writes it from figures that
-`python -m docs.writers.accuracy.others disaggregated` keeps. The runs are the {rows} disaggregated ones (prefill and
-decode on workers of their own) at hand of the sample that [Runs of real servers](served.md) describes; the errors are
-taken in the same way. All {rows} were seen; nothing was fitted to them.
-
-{left_out} are left out, because they contradict themselves or do not say what ran:
+`make pages PAGES=disaggregated` writes this page from figures that `python -m docs.writers.accuracy.others
+disaggregated` keeps. The runs are the {rows} disaggregated ones (prefill and decode on workers of their own) of the
+sample of [Runs of real servers](served.md), with errors as defined there. All {rows} were seen; nothing was fitted to
+them. {left_out} are left out because they contradict themselves or lack what ran:
 
 {why}
 
-No row has the number of all GPUs or the throughput, from which the workers would follow.
+No row has the number of all GPUs or the throughput, which would give the number of workers.
 
-How the other {scored} become scenarios stands in `docs/writers/accuracy/disaggregated.py`. In short: each engine has
-its own policy, kernels and host, and plans a step while the one before runs. A worker with attention data parallel is a
-group of ranks that share the experts and step together. vLLM's decoders pull by its connector, SGLang's take memory
-before a prompt is computed, TensorRT-LLM's take it for the whole answer.
+`docs/writers/accuracy/disaggregated.py` makes scenarios of the other {scored}. Each engine has its own policy, kernels
+and host, and plans a step while the previous one runs. A worker with attention data parallel is a group of ranks that
+share the experts and step together. vLLM's decoders pull KV through its connector; SGLang's take memory before a
+prompt is computed; TensorRT-LLM's take it for the whole answer.
 
 """
 _CAUSES = """
-## The worst, and why
+## The worst cells, and why
 
-- **TTFT is {ttft:.0f} % off in the median, and too short in {short} of {priced} runs.** The simulation has the prefill,
-  the wait for room on a decoder, the transfer over a port of 50 GB/s for each prefilling GPU, and the first token where
-  each engine sends it. What else is in a measured TTFT is not known: routers of Dynamo, and hops between workers.
-- **SGLang, decoders in tensor parallel:** the host of a worker that only decodes is 0.31 ms a step here, what a mocked
-  device showed. The 5.0 ms that servers of GLM-5 which do both take would be most of the shortest steps.
-- **SGLang, 32 to 64 users, decoders with attention data parallel 4** ({ranks}): a rank has two to eight requests,
-  reads all weights of the attention by itself, and the exchange takes 20 us at least, which is assumed.
-- **TensorRT-LLM on H200, decoders in tensor parallel** ({h200}): the fewer users a decoder has, the shorter. These
-  share whole experts, and wait for the GPU with most of them, which is counted. Servers with the same kernels that
-  divide experts by their width are within 5 % with as few users: what else the exchange of such steps takes is not
-  known. Shared experts run beside the routed ones in all of TensorRT-LLM's CUDA graphs, ranks or not.
-- **SGLang, one decoder of 32 ranks**: experts on each rank were measured for tokens that all ranks see. What
-  a token costs where it is not sent is taken off by the slope among 64 ranks.
+- **TTFT is {ttft:.0f} % off in the median, and too short in {short} of {priced} runs.** The simulation has the
+  prefill, the wait for room on a decoder, the transfer over a port of 50 GB/s for each prefilling GPU, and the first
+  token where each engine sends it. It lacks whatever else the measured TTFT contains, such as Dynamo's routers and
+  hops between workers.
+- **SGLang, decoders in tensor parallel:** the host of a worker that only decodes takes 0.31 ms a step here, measured
+  with a mocked device. The 5.0 ms of GLM-5 servers that prefill and decode would dominate the shortest steps.
+- **SGLang, 32 to 64 users, decoders with attention data parallel 4** ({ranks}): a rank has two to eight requests and
+  reads all weights of the attention by itself; the exchange is assumed to take at least 20 us.
+- **TensorRT-LLM on H200, decoders in tensor parallel** ({h200}): the error grows as users per decoder become fewer.
+  These servers share whole experts, and wait for the GPU with most of them, which is simulated. Servers with the same
+  kernels that divide experts by their width are within 5 % with as few users, so the exchange takes something that is
+  not known.
+- **SGLang, one decoder of 32 ranks**: experts on each rank were measured for tokens that all ranks see. The cost of a
+  token that is not sent is subtracted by the slope among 64 ranks.
 - More GPUs in tensor parallel than were measured (8 of GB200, 16): all-reduces are extrapolated from four or more.
 
-## Each run
-
-Errors in per cent. Workers: those that prefill, then those that decode; DP: attention data parallel.
-
 """
-_RUN_HEAD = ("run", "lengths", "users", "workers", "TPOT (ms)", "error", "TTFT (ms)", "error")
 METRICS = ("tpot", "ttft")
 _WORDS = {FULL: "the full scenario", NEWCOMER: "newcomer's"}
 
@@ -99,13 +90,19 @@ def newcomer_page() -> str:
     lines += [_LOOPED.format(count=len(looped)).strip("\n"), ""]
     for engine in sorted({each["engine"] for each in looped}):
         lines += _engine_lines(engine, [each for each in looped if each["engine"] == engine])
-    each_way = [
-        [each["name"], *(_signed(each[metric][name]) for metric in METRICS for name in (FULL, NEWCOMER))]
-        for each in looped
-    ]
-    head = ("server", "TPOT, full", "newcomer's", "TTFT, full", "newcomer's")
-    lines += [_EACH.strip("\n"), "", *table(head, each_way)]
+    lines.append(
+        about(NEWCOMER_DATA, "errors of TPOT and TTFT in % by server, with the full and the newcomer's scenario")
+    )
     return "\n".join(lines) + "\n"
+
+
+def newcomer_files() -> Files:
+    """Errors of each server in a closed loop."""
+    rows = [
+        [each["name"], *(_signed(each[metric][name]) for metric in METRICS for name in (FULL, NEWCOMER))]
+        for each in kept("newcomer")["looped"]
+    ]
+    return {NEWCOMER_DATA: csv_text(("server", "tpot_full", "tpot_newcomer", "ttft_full", "ttft_newcomer"), rows)}
 
 
 def _logged(name: str, errors: Mapping[str, float] | str) -> list[str]:
@@ -116,8 +113,8 @@ def _logged(name: str, errors: Mapping[str, float] | str) -> list[str]:
 
 
 def _engine_lines(engine: str, servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table of an engine: a server whose full scenario does not say a key is without it as it is with it."""
-    head = (f"{engine}, {len(servers)} servers", "say it", "refused", "TPOT median (%)", "p90", "TTFT median (%)")
+    """The table of an engine; a server without a key counts unchanged."""
+    head = (f"{engine}, {len(servers)} servers", "has the key", "refused", "TPOT median (%)", "p90", "TTFT median (%)")
     rows: list[list[object]] = []
     for name in (FULL, *KEYS, NEWCOMER):
         saying = sum(name in each["tpot"] for each in servers)
@@ -150,13 +147,25 @@ def disaggregated_page() -> str:
             h200=_range(held["runs"], "trtllm DeepSeek-V3 h200_sxm", "TP 8"),
         ).rstrip("\n")
     )
-    lines += ["", *table(_RUN_HEAD, map(_run, held["runs"]), (2, 4, 5, 6, 7))]
+    lines += [
+        "",
+        about(
+            APART_DATA,
+            "workers (prefill, then decode; DP: attention data parallel), measured times, errors in %",
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _run(each: Mapping[str, Any]) -> list[str]:
-    sizes = each["cell"], each["lengths"], f"{each['users']:,}", each["sizes"]
-    return [*sizes, f"{each['tpot_ms']:.1f}", _signed(each["tpot"]), f"{each['ttft_ms']:,.0f}", _signed(each["ttft"])]
+def disaggregated_files() -> Files:
+    """Each disaggregated run with its errors."""
+    rows = [
+        (each["cell"], each["lengths"], each["users"], each["sizes"], f"{each['tpot_ms']:.1f}", _signed(each["tpot"]),
+         f"{each['ttft_ms']:.0f}", _signed(each["ttft"]))
+        for each in kept("disaggregated")["runs"]
+    ]  # fmt: skip
+    head = ("run", "lengths", "users", "workers", "tpot_ms", "tpot_error", "ttft_ms", "ttft_error")
+    return {APART_DATA: csv_text(head, rows)}
 
 
 def _range(runs: Sequence[Mapping[str, Any]], cell: str, decoders: str) -> str:

@@ -6,16 +6,19 @@ from typing import Any
 
 from docs.writers.accuracy.cases import CaseResult
 from docs.writers.accuracy.composed import LeftOut
+from docs.writers.accuracy.data import CLOSED_LOOP, about
 from docs.writers.accuracy.possible import contradicts_itself, possible_section
 from docs.writers.accuracy.sensitivity import Sensitivity
-from docs.writers.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
+from docs.writers.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, median_error
 from docs.writers.accuracy.tables_page import (
+    HELD_OUT_LINE,
     ClockOf,
     HeldOutErrors,
     HeldUneven,
     beside_section,
     clocks_section,
     parts_section,
+    summary,
     tables_section,
     uneven_section,
 )
@@ -26,54 +29,50 @@ from simulator.timing.tables import Tables
 FIGURE = "sensitivity.png"
 _HEAD = """# How accurate it is
 
-This page is generated: `make pages PAGES=accuracy` runs every case below and writes the page and its figure again. The
-measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. An error is simulated over
-measured, less one: above 0 the simulation is slower. Nothing is fitted to the end-to-end times of a case that is scored
-here. This was fitted or assumed:
+`make pages PAGES=accuracy` runs every case below and writes this page, its figure and its data files. The measurements
+are not in the repository; `BATCHLAB_SHARED` names their folder. An error is simulated / measured - 1: above 0 the
+simulation is slower. No case that is scored here was fitted to its end-to-end times. Fitted or assumed are:
 
-- Kernel times are fitted to the kernel tables that each profile names (below), never to a served run.
-- The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles. Earlier versions and other
-  engines have their own figures (`simulator/servers.py`, with their sources); no case here uses them.
-- The links between GPUs were not measured on these servers. All-reduce takes the nominal figures of the peer's own
-  configuration (16 GB/s, 20 microseconds). The exchange of tokens between ranks takes public nccl-tests of the same
-  card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two changes its case
-  more than any other assumption here; the last tables show how much.
-- The two constants of the closed-loop runs by profile are fitted to the runs of concurrency {low} and less, and scored
-  on the others. Nothing was fitted to the runs by tables.
+- Kernel times, fitted to the kernel tables that each profile names, never to a served run.
+- The host's share of a step: 0.3 ms for vLLM 0.19 and later. Earlier versions and other engines have their own figures
+  (`scenarios/servers/`); no case here uses them.
+- The links between GPUs, which were not measured on these servers. All-reduce takes the nominal figures of the peer's
+  configuration (16 GB/s, 20 microseconds); the exchange of tokens between ranks takes public nccl-tests of the same
+  card (22.2 GB/s, 24.2 microseconds). No other assumption changes these cases more; the last tables show how much.
+- The two constants of the closed-loop runs by profile, fitted to the runs of concurrency {low} and less and scored on
+  the others. Nothing was fitted to the runs by tables.
 
-[Runs of real servers](served.md) has 2,012 public runs of vLLM, SGLang and TensorRT-LLM by cell, which rows of them
-were seen, and how often the intervals of `prediction` hold.
+[Runs of real servers](served.md) has 2,012 public runs of vLLM, SGLang and TensorRT-LLM, and how often the intervals of
+`prediction` hold.
 """
-_COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** For the {} without a
-  given version, Llama-3.1-70B on H200, the median error is {} %, with the GPU's newest tables, as a scenario takes
-  them, and the host of a server that schedules asynchronously. With the oldest tables it is {} %. For the others, of
-  vLLM 0.12, it is {} %; {} more of them contradict themselves and are not scored (below)."""
-_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
-  to them**: {} %, and {:+.1f} % on average. Experts are priced by Marlin's kernels, which the public script of these
-  servers selects. There are no rows of Marlin for this model on H200, so those of other models are taken. By Triton's
-  kernels, the default of vLLM 0.19, the error would be {} % ({:+.1f} %). The error rises with concurrency from below 0
-  to above 0, for two reasons: Marlin's least time is that of other models, and small batches choose experts evenly
-  here, but a trained gate uses fewer experts."""
+_COMPOSED = """- **{} fp8 runs, composed of tables, nothing fitted.** The {} without a given version (Llama-3.1-70B on
+H200) have a median error of {} % with the GPU's newest tables and the host of a server that schedules asynchronously,
+and {} % with the oldest tables. The others, of vLLM 0.12, have {} %; {} more contradict themselves and are not
+scored."""
+_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables, nothing fitted**:
+{} %, and {:+.1f} % on average. Experts are priced by Marlin's kernels, which the public script of these servers
+selects; no rows of Marlin exist for this model on H200, so those of other models are taken. Triton's kernels, the
+default of vLLM 0.19, would give {} % ({:+.1f} %). The error rises with concurrency from below 0 to above 0: Marlin's
+least time is that of other models, and small batches choose experts evenly here, while a trained gate uses fewer
+experts."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} with concurrency above 16. Two
-  constants for the host are fitted to the others (below). `host:` takes 1.3 ms and 72 microseconds for a server that
-  schedules synchronously. These were fitted in the same way, to kernels that were timed with a warm cache."""
+constants for the host are fitted to the others (below)."""
 _NOT_MODELLED = """## What is not modelled
 
-- **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
-  HTTP, tokenising and detokenising take. For vLLM over HTTP that is 4 ms, 67 microseconds for each running request, and
-  10 microseconds for each token of the prompt (6 of Llama 3 and gpt-oss). `batchlab validate` estimates the first two
-  from a log, and adds them if the latencies of the log are the client's. An overloaded front end, which delays every
-  token, is not modelled.
-- **Structured output.** Drafts, LoRA, images and pipelines are modelled, and hold to vLLM's own decisions; but none of
-  the runs on this page has them, so nothing here says how good their times are.
-- **The preferences of a trained gate.** Up to 16 tokens an expert, tokens choose experts evenly; beyond, by the gentle
+- **The way to the engine, by default.** Times count from the arrival at the engine. `front_end:` adds HTTP, tokenising
+  and detokenising: for vLLM over HTTP 4 ms, 67 microseconds for each running request, and 10 microseconds for each
+  prompt token (6 for Llama 3 and gpt-oss). `batchlab validate` estimates the first two from a log, and adds them if the
+  log has the client's latencies. An overloaded front end, which delays every token, is not modelled.
+- **Structured output.** Drafts, LoRA, images and pipelines are modelled and agree with vLLM's own decisions, but no run
+  on this page has them.
+- **The preferences of a trained gate.** Up to 16 tokens an expert, tokens choose experts evenly; above, by the gentle
   power law of the tables where that takes longer. A real gate prefers some experts: small batches read fewer experts
   from memory, and one rank may get more than its share. `cost.expert_load` has other loads.
 - **Disturbances**: garbage collection, other tenants, thermal limits, clocks that fall under load. Two runs of one
-  server differ by about one per cent, so this may cause an error of a few per cent.
-- **Start-up.** Compilation and graph capture are over, and caches of kernels are warm. Prefix caches start empty.
-- **An unknown number of blocks.** If the `num_gpu_blocks` of a server is not given, it is computed within a few per
-  cent (`batchlab kv`). On a server that is short of memory this changes TTFT, as the figure shows.
+  server differ by about one per cent.
+- **Start-up.** Compilation and graph capture are over, and kernels are warm. Prefix caches start empty.
+- **An unknown number of blocks.** Without the server's `num_gpu_blocks` it is computed within a few per cent (`batchlab
+  kv`). On a server that is short of memory this changes TTFT, as the figure shows.
 """
 
 
@@ -133,10 +132,10 @@ def _servers(cases: Sequence[CaseResult]) -> str:
     lines = [
         "## Against real servers",
         "",
-        "vLLM 0.19.0 with 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean size of",
-        "13 errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the makespan. The last column is",
-        "the median size of the single requests' end-to-end errors. The peer's figures are its published output,",
-        "scored by the same code (its own summary counts from queued_ts, somewhat later than the arrival).",
+        "vLLM 0.19.0 with 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean of 13",
+        "absolute errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the makespan. The last",
+        "column is the median absolute error of single requests' end-to-end latency. The same code scores the peer's",
+        "published output (the peer's own summary counts from queued_ts, somewhat later than the arrival).",
         "",
         *table(
             ("case", "simulator", "score (%)", "worst (%)", "which", "per request (%)"),
@@ -184,7 +183,7 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
         "## Predictions whose truth we have not seen",
         "",
-        "Servers of which only the flags are known. These figures come from the profiles alone.",
+        "Only the flags of these servers are known. The figures come from the profiles alone.",
         "",
     ]
     rows = ([f"`{each}`", *(f"{summary[name]:,.0f}" for name in names)] for each, summary in predictions.items())
@@ -208,9 +207,9 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], othe
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
-        f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
-        f"median error is {100 * median_error(scored):.1f} % over all, and over the {len(unfitted)} to which nothing"
-        f" was fitted {100 * median_error(unfitted):.1f} %.",
+        f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18), TPOT alone. The median error is",
+        f"{100 * median_error(scored):.1f} %, and {100 * median_error(unfitted):.1f} % over the {len(unfitted)} runs"
+        " to which nothing was fitted.",
         "",
         *_words(_COMPOSED, len(composed), len(recent), *middles, len(rows) - len(scored)),
         *(_of_mixtures(mixtures, other_kernels) if mixtures else ()),
@@ -223,19 +222,25 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], othe
             for source, of in sorted(hosts.items())
         ),
         "",
-        "The servers' flags are not known but for gpt-oss: max_num_batched_tokens is taken to be 8192, the KV cache of",
-        "fp8 models fp8.",
+        "Only the flags of the gpt-oss servers are known. For the others max_num_batched_tokens is taken to be 8192,",
+        "and the KV cache of fp8 models fp8.",
         "",
     ]
+    groups: dict[tuple[str, str, str, str], list[Scored]] = {}
+    for each in scored:
+        key = each.run.gpu, each.run.model, each.run.dtype, each.kernels
+        groups.setdefault(key, []).append(each)
     shown = []
-    for (gpu, model, dtype, ranks, concurrency), group in grouped(scored).items():
-        errors = ", ".join(_percent(each.error) for each in group)
-        middle = f"{100 * median_error(group):.1f}"
-        counts = (str(ranks), str(concurrency), str(len(group)))
-        version = group[0].run.version or "not given"
-        shown.append((gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
-    head = ("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)")
-    return "\n".join([*lines, *table(head, shown, range(5, 10)), "", possible_section(dense, told)])
+    for key, group in sorted(groups.items()):
+        worst = max(group, key=lambda each: abs(each.error))
+        where = f"TP {worst.run.tensor_parallel}, {worst.run.concurrency} at once"
+        shown.append((*key, len(group), f"{100 * median_error(group):.1f}", _percent(worst.error), where))
+    head = ("GPU", "model", "dtype", "kernels", "runs", "median error (%)", "worst (%)", "where")
+    lines += [*table(head, shown, range(4, 7)), "", _CLOSED_LOOP_LINE]
+    return "\n".join([*lines, "", possible_section(dense, told)])
+
+
+_CLOSED_LOOP_LINE = about(CLOSED_LOOP, "what ran, the measured TPOT, and the error")
 
 
 def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
@@ -251,28 +256,15 @@ def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "## Profiles",
         "",
-        "Held-out errors of the kernels (mean absolute per cent), by what was left out: random rows, whole regimes,",
-        "rows beyond the grid. `batchlab list profiles` names them, `batchlab calibrate check` reads one in full.",
+        "Held-out errors of the kernels of fitted profiles, in per cent, by what was left out: random rows, whole",
+        "regimes, rows beyond the grid. `batchlab list profiles` names the profiles, `batchlab calibrate check` reads",
+        "one.",
         "",
+        *summary(profiles),
+        "",
+        HELD_OUT_LINE,
     ]
-    head = ("profile", "software", "source", "kernel", "left out", "rows", "mean (%)", "median (%)", "p95 (%)",
-            "bias (%)")  # fmt: skip
-    rows = (row for document in profiles for row in _profile_rows(document))
-    return "\n".join([*lines, *table(head, rows, range(5, 10))])
-
-
-def _profile_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    sources = "; ".join(
-        f"{source.get('source', '')} at {str(source.get('commit', ''))[:7]} ({source.get('licence', '')})"
-        for source in document.get("sources", ())
-    )
-    head = (f"`{document.get('name', '')}`", str(document.get("software", "")), sources)
-    rows: list[tuple[str, ...]] = []
-    for kind, regimes in document.get("errors", {}).items():
-        for regime, of in regimes.items():
-            figures = [f"{of[name]:.1f}" if name in of else "" for name in ("mape", "median", "p95", "bias")]
-            rows.append((*(head if not rows else ("", "", "")), kind, regime, str(of.get("rows", "")), *figures))
-    return rows or [(*head, "not tested", "", "", "", "", "", "")]
+    return "\n".join(lines)
 
 
 def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
@@ -281,7 +273,7 @@ def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
     lines = [
         "## What moves the answer",
         "",
-        "One input changed at a time; the change of the means in per cent.",
+        "One input changes at a time; the table shows the change of the means in per cent.",
         "",
         f"![How far each input moves TTFT, TPOT and end-to-end latency]({FIGURE})",
     ]

@@ -20,12 +20,11 @@ from docs.writers.tables import table
 
 _COLUMNS = ("GPU", "model", "TP", "at once", "isl", "osl", "TTFT ms", "TPOT ms", "decodes %", "prompts %", "sum %",
             "error %")  # fmt: skip
-_WORDS = """The table shows for which share of its time a run needs the GPU: the least time, by the datasheet's peaks,
-for the prompts and the decodes during one answer, over the row's TTFT + (osl - 1) x TPOT, for a server that computes a
-prompt in one step (`possible.py` beside its writer has the arithmetic). The {} other runs need {} % at most. Runs that
-need more than 100 % contradict themselves and are not scored. For the other runs of vLLM 0.12 in fp8 the error depends
-only on the prompts' share: it is near 0 if that share is small, and grows with it, as if a cache had held part of the
-prompts. No field of a row says so, so these runs are scored as they are."""
+_WORDS = """The table shows the share of its time for which a run needs the GPU: the least time by the datasheet's
+peaks for the prompts and decodes of one answer, over TTFT + (osl - 1) x TPOT (`possible.py` beside its writer has the
+arithmetic). The {} other runs need {} % at most. Runs above 100 % contradict themselves and are not scored. For the
+other runs of vLLM 0.12 in fp8 the error grows with the prompts' share, as if a cache had held part of the prompts. The
+rows do not record that, so they are scored as they are."""
 
 
 def peak_shares(run: SiliconRun) -> tuple[float, float]:

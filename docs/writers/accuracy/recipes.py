@@ -2,7 +2,7 @@
 
 No row says them. What a script had at a date is by perf-changelog.yaml and copies of the scripts of that time. A first
 token is sent at once by all three engines, whatever the interval of streaming: SGLang sends a request's first token and
-then each so-manieth (`len(output_ids) % stream_interval == 1`), TensorRT-LLM where `py_decoding_iter` is 1.
+then every n-th (`len(output_ids) % stream_interval == 1`), TensorRT-LLM where `py_decoding_iter` is 1.
 """
 
 from dataclasses import dataclass, replace

@@ -7,41 +7,41 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from docs.writers.accuracy.data import Files, about, csv_text, write_files
 from docs.writers.accuracy.floor import floor_lines
 from docs.writers.accuracy.score_table import score_table
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
-from docs.writers.tables import table, texts
+from docs.writers.tables import table
 from reports.files import write
-from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, SOME_GPUS, WARM
+from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, WARM
 
-WORST = 10  # cells of an engine
+WORST = 3  # cells of an engine
+ERRORS = "data/served-errors.csv"
+INTERVALS = "data/interval-coverage.csv"
+WIDTHS = "data/interval-widths.csv"
 _HEAD = """# Runs of real servers
 
-This page is generated: `make pages PAGES=served` writes it from the figures that `make accuracy` keeps. The runs are
-from the sample of aiconfigurator-core 0.12.0 (Apache-2.0), which gathers InferenceX's and NVIDIA's own. **These rows
-were seen**: 2,012 aggregated runs (`agg_vllm`, `agg_sglang`, `agg_trtllm`), of which {rows:,} are priced and scored
-here. The other rows of the sample were not opened. Kernel tables, not runs, price the steps. What was chosen on these
-rows, and what it gives where a cell is left out of the choice, stands below.
+`make pages PAGES=served` writes this page from the figures that `make accuracy` keeps. The runs are from the sample of
+aiconfigurator-core 0.12.0 (Apache-2.0), which gathers InferenceX's and NVIDIA's runs. **These rows were seen**: 2,012
+aggregated runs (`agg_vllm`, `agg_sglang`, `agg_trtllm`), of which {rows:,} are priced and scored here. The other rows
+of the sample were not opened. Step prices come from kernel tables, not from runs. A few constants were chosen on these
+rows; the section below shows what they give where a cell is left out of the choice.
 
-An error is simulated over measured, less one; a median is of its size. A row gives one figure a run and none of the
-server's flags: `docs/writers/accuracy/recipes.py` has those of InferenceX's public scripts by date, and `served.py`
-says which rows contradict themselves and are not scored (drafts that the row does not name, sums of several servers'
-GPUs, servers that compute more than kernels can: their prompts were found in a cache). InferenceX's client is public
-too: every user sends ten requests, the first all at once, of 0.8 to 1.0 of the lengths that are named, and the means
-are over all of them. Qwen3-32B on H100 is NVIDIA's own: genai-perf as aiconfigurator's public script calls it, with
-fixed lengths. The digits of its means say how many requests they are of: ten a user under vLLM, 20 under SGLang and
-TensorRT-LLM, 2,000 at most.
+Error = simulated / measured - 1; medians are of absolute errors. A row has the mean TTFT and TPOT of a run, and none of
+the server's flags. `docs/writers/accuracy/recipes.py` has the flags of InferenceX's public scripts by date. Rows that
+contradict themselves are not scored (`served.py`): drafts that the row does not name, sums over several servers' GPUs,
+prompts that were found in a cache. InferenceX's client is public too: each user sends ten requests of 0.8 to 1.0 times
+the named lengths, all users start at once, and the means are over all requests. Qwen3-32B on H100 is NVIDIA's run:
+genai-perf with fixed lengths, ten requests a user under vLLM, 20 under SGLang and TensorRT-LLM, 2,000 at most.
 
 """
-_OTHERS = """
-aiconfigurator 0.12.0 on the same runs (`cli_estimate` with its newest kernel tables, the precision, parallel sizes,
-lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 28 November 2026). It answers in
-milliseconds, by a formula; a run here takes a tenth of a second. What it has no kernels or no memory for is not
-priced. Median errors in % of the runs that both price, ours by the prices of that day:
+_OTHERS = """ aiconfigurator 0.12.0 on the same runs (`cli_estimate` with its newest kernel tables, and the precision,
+parallel sizes, lengths and users of each run; `docs/writers/accuracy/their_estimates.py`, 28 November 2026). It
+answers by a formula in milliseconds; a run here takes a tenth of a second. It prices no run whose kernels or memory it
+lacks. Median errors in % of the runs that both price:
 """
 _THEIR_HEAD = ("engine", "both price", "its TPOT", "p90", "its TTFT", "our TPOT", "p90", "our TTFT")
-_HELD_HEAD = ("metric", "left out", "held (%)", "width", "groups (%)")
 _TTFT = """
 ## What was chosen on these rows
 
@@ -61,34 +61,32 @@ _TTFT = """
 | fixed lengths drift apart in Dynamo's recipes | too few runs | no number fitted |
 | no norms within all-reduces of models with experts (368 runs of vLLM) | TPOT 4.5, from 8.6 | no number fitted |
 
-vLLM 0.17 and later put norms into all-reduces by default (`fuse_allreduce_rms`). Runs of MiniMax and gpt-oss under 0.18
-and 0.19 took as long as with norms apart; 76 runs of Kimi-K2.5, whose scripts name the key, are 4.1 % off with it and
-7.9 without. So models with experts are priced with norms apart, unless `cost.fuse_allreduce_rms` is true.
+vLLM 0.17 and later fuse norms into all-reduces by default (`fuse_allreduce_rms`). Runs of MiniMax and gpt-oss under
+0.18 and 0.19 took as long as without the fusion; 76 runs of Kimi-K2.5, whose scripts name the key, are 4.1 % off with
+it and 7.9 without. So models with experts are priced without it, unless `cost.fuse_allreduce_rms` is true.
 
-The hosts of vLLM, of newer TensorRT-LLM and of SGLang with other models (0.31 ms, published) and the other launches
-come from elsewhere. So does tokenising: 10 us a token under
-vLLM and SGLang; the 6 us of Llama 3, gpt-oss and TensorRT-LLM were left as runs want them. The intervals' coverage
-below is of what was left out.
+Published figures, not these rows, give the hosts of vLLM, newer TensorRT-LLM and SGLang with other models (0.31 ms),
+the other launches, and tokenising: 10 us a token under vLLM and SGLang. These rows chose the 6 us of Llama 3, gpt-oss
+and TensorRT-LLM.
 
-## What TTFT is off by
+## Sources of the error of TTFT
 
-- **The benchmark's**, known from its scripts and simulated: all users at once at first (a tenth of the requests),
-  lengths, ten requests each, `batch_wait_timeout_iters` of TensorRT-LLM (20 steps for Llama with 1,024 tokens each
-  way, 40 for DeepSeek in fp8 on B200) and its piecewise graphs, SGLang's `scheduler_recv_interval` (10 and 30 on
-  Blackwell), vLLM's budget of twice the prompt and its captured sizes. NVIDIA's runs of Qwen3-32B: users with fixed
-  lengths follow each other, one prompt a step, so that each waits for the prompt before it. The script's rule leaves a
-  step 1,500 tokens more than that; by it vLLM's TTFT is 34 % off, with vLLM's own 8,192 tokens 74 %. Their KV cache
-  is in fp8 under TensorRT-LLM: 128 requests of 2,176 tokens ran at once at TP 1, which take 71 GB in bf16.
-- **Ours, found**: a prompt's way in (tokenising, one prompt after another; random text took 10 us a token with the
-  tokenisers of DeepSeek and Qwen and 6.5 with Llama 3's, measured on one core). Launches: without a CUDA graph a prompt
-  of 1,024 tokens takes as long as the host needs to launch its kernels, 60 to 150 ms for 60 layers with experts. vLLM
-  before `--max-cudagraph-capture-size 2048`, SGLang before 0.5.10 and TensorRT-LLM run so; MiniMax with and without
-  that flag differ by 60 ms in TTFT, and in TPOT by as much as 63 such prompts cost the others. A trained gate's uneven
-  load of experts, which fills more tiles of a prompt. Block-scaled experts launch longer where nothing compiles the
-  layers: DeepSeek and Qwen3.5 on H200 take 82 to 103 ms more than by the other launches, under SGLang and
-  TensorRT-LLM; Qwen3.5 on B200 60 ms. Dense models show nothing of it.
-- **Left**: the causes of the next table. Where kernels were compiled on the way, from 16,384 prompt tokens on a tenth
-  of the requests waited for about a minute. Beside these, prompts of GLM-5 in fp8 and Llama's on B200.
+- **The benchmark**, known from its scripts and simulated: all users start at once, which makes a tenth of the
+  requests; `batch_wait_timeout_iters` of TensorRT-LLM (20 steps for Llama with 1,024 tokens each way, 40 for DeepSeek
+  in fp8 on B200) and its piecewise graphs; SGLang's `scheduler_recv_interval` (10, and 30 on Blackwell); vLLM's budget
+  of twice the prompt, and its captured sizes. In NVIDIA's runs of Qwen3-32B users with fixed lengths follow each
+  other, one prompt a step, so each waits for the prompt before it. The script's rule leaves 1,500 tokens more to a
+  step: with it vLLM's TTFT is 34 % off, with vLLM's default of 8,192 tokens 74 %.
+- **The way in**: tokenising, one prompt after another. Random text took 10 us a token with the tokenisers of DeepSeek
+  and Qwen, 6.5 with Llama 3's (measured on one core).
+- **Launches**: without a CUDA graph a prompt of 1,024 tokens takes as long as the host needs to launch its kernels, 60
+  to 150 ms for 60 layers with experts. This holds for vLLM before `--max-cudagraph-capture-size 2048`, SGLang before
+  0.5.10, and TensorRT-LLM. MiniMax with and without that flag differs by 60 ms in TTFT. Block-scaled experts launch
+  longer where nothing compiles the layers: 82 to 103 ms more for DeepSeek and Qwen3.5 on H200, 60 ms for Qwen3.5 on
+  B200.
+- **A trained gate**: its uneven load of experts fills more tiles of a prompt.
+- **Left**: the causes of the next table; prompts of GLM-5 in fp8, and Llama's on B200. Where kernels were compiled
+  during the run, a tenth of the requests waited for about a minute from 16,384 prompt tokens on.
 """
 CAUSES = Path(__file__).with_name("causes.json")
 """Why a cell is off, as far as it was found: words by cell."""
@@ -99,10 +97,11 @@ _ALT = "Error of TPOT and TTFT in each cell: half of its runs are nearer than th
 
 
 def write_page(folder: Path) -> None:
-    """Write served.md and its picture into `folder`."""
+    """Write served.md, its picture and its data files into `folder`."""
     from docs.writers.accuracy.cells_picture import cells_picture
 
     write(folder / "served.md", page())
+    write_files(folder, files())
     write(folder / PICTURE, cells_picture(json.loads(FIGURES.read_text(encoding="utf-8"))["cells"]).png)
 
 
@@ -120,13 +119,54 @@ def page() -> str:
         *table(_THEIR_HEAD, map(_beside, json.loads(THEIR_FILE.read_text(encoding="utf-8")).items())),
         "",
     ]
-    for kind, name in (("models", "model"), ("GPUs", "GPU"), ("precisions", "precision"), ("versions", "version")):
+    for kind, name in (("models", "model"), ("GPUs", "GPU"), ("precisions", "precision")):
         if kind in kept:
             lines += [f"## By {name}", "", *score_table(name, kept[kind]), ""]
-    lines += ["## By cell", "", f"![{_ALT}]({PICTURE})", ""]
-    lines += [*score_table("engine, model, GPU, precision", kept["cells"]), _TTFT]
-    lines += [*floor_lines(kept["floor"]), *_worst(kept["cells"])]
-    return "\n".join([*lines, *_coverage(residuals)]).rstrip() + "\n"
+    lines += ["## By cell", "", f"![{_ALT}]({PICTURE})", "", _ERRORS_LINE, "", *_worst(kept["cells"]), _TTFT.lstrip()]
+    return "\n".join([*lines, *floor_lines(kept["floor"]), *_coverage(residuals)]).rstrip() + "\n"
+
+
+def files() -> Files:
+    """The data files, from the figures last kept: errors of every group of runs, and of every interval."""
+    kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+    residuals = json.loads(FILE.read_text(encoding="utf-8"))
+    causes = json.loads(CAUSES.read_text(encoding="utf-8"))
+    errors = [
+        (kind, name, f"{found['rows']:.0f}", *(_percent(found, each) for each in _FIGURES), causes.get(name, ""))
+        for kind, title in _KINDS.items()
+        for name, found in kept.get(title, {}).items()
+        if found["rows"]
+    ]
+    metrics = (*METRICS, WARM)
+    held = [
+        (metric, way, f"{100 * found['coverage']:.1f}", f"{found['width']:.2f}", group, rows, f"{100 * share:.1f}")
+        for metric in metrics
+        for way, found in residuals["tested"][metric].items()
+        for group, (rows, share) in ({"all": ("", found["coverage"])} | found["groups"]).items()
+    ]
+    widths = [
+        (metric, trait, _value(trait, value), f"{math.exp(log):.2f}")
+        for metric in metrics
+        for trait, effects in sorted(residuals["spread"][metric].items())
+        for value, log in effects.items()
+    ]
+    return {
+        ERRORS: csv_text(("group", "name", "rows", *_FIGURES, "cause"), errors),
+        INTERVALS: csv_text(("metric", "left_out", "held", "width", "group", "rows", "held_in_group"), held),
+        WIDTHS: csv_text(("metric", "trait", "value", "times"), widths),
+    }
+
+
+_FIGURES = ("refused", "tpot_median", "tpot_p90", "ttft_median", "ttft_p90")
+_KINDS = {"engine": "engines", "model": "models", "gpu": "GPUs", "precision": "precisions", "version": "versions",
+          "cell": "cells"}  # fmt: skip
+_ERRORS_LINE = about(
+    ERRORS, "errors in % by engine, model, GPU, precision, version and cell, and the cause where one was found"
+)
+
+
+def _percent(found: Mapping[str, float], name: str) -> str:
+    return f"{100 * found[name]:.1f}" if name in found else ""
 
 
 def _beside(of_engine: tuple[str, Mapping[str, float]]) -> list[str]:
@@ -137,8 +177,9 @@ def _beside(of_engine: tuple[str, Mapping[str, float]]) -> list[str]:
 
 
 def _worst(cells: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The cells in which a tenth of the rows is furthest off, of each engine ten at most, with what was found."""
-    lines, causes = ["## The worst cells, and why", ""], json.loads(CAUSES.read_text(encoding="utf-8"))
+    """The cells in which a tenth of the rows is furthest off, of each engine a few, with what was found."""
+    lines = [f"The worst {WORST} cells of each engine, with the cause:", ""]
+    causes = json.loads(CAUSES.read_text(encoding="utf-8"))
     for engine in sorted({cell.split()[0] for cell in cells}):
         own = {cell: found for cell, found in cells.items() if cell.split()[0] == engine and "tpot_p90" in found}
         for cell in sorted(own, key=lambda cell: -own[cell]["tpot_p90"])[:WORST]:
@@ -153,43 +194,42 @@ def _coverage(residuals: Mapping[str, Any]) -> list[str]:
     lines = [
         "## How often an interval holds",
         "",
-        "`prediction` in summary.json has intervals of 90 %. Each line leaves out the rows of one model, GPU, version",
-        "or engine after the other and asks the intervals by all others; the rows left out take no part in how wide",
-        "these are made. The width is the upper end over the lower, in the median. Groups are those of 100 rows and",
-        "more: the one that is held least often, and the most. `warm` is without the runs whose kernels were compiled",
-        "on the way: so it is for every server but one whose first requests count, in a closed loop without",
-        "`measure.warmup_s`.",
+        "`prediction` in summary.json has intervals of 90 %. This test leaves out the rows of one model, GPU, version",
+        "or engine after the other, and asks whether intervals made from all other rows hold them. `warm` is without",
+        "the runs whose kernels were compiled during the run. It is for every server except one whose first requests",
+        "count, in a closed loop without `measure.warmup_s`. The table has the rows that are held (%), and in",
+        "brackets the width: the upper end over the lower, in the median.",
         "",
     ]
-    rows = []
-    for metric in (*METRICS, WARM):
-        for way, found in residuals["tested"][metric].items():
-            shares = {name: share for name, (_, share) in found["groups"].items()}
-            ends = sorted(shares, key=lambda name: shares[name])
-            words = ", ".join(f"{name} {100 * shares[name]:.0f}" for name in dict.fromkeys([*ends[:1], *ends[-1:]]))
-            held = f"{100 * found['coverage']:.1f}", f"{found['width']:.2f}"
-            rows.append([metric, way, *held, words or "-"])
+    tested, metrics = residuals["tested"], (*METRICS, WARM)
+    ways = list(tested[metrics[0]])
+    rows = [
+        [metric, *(f"{100 * tested[metric][way]['coverage']:.1f} ({tested[metric][way]['width']:.2f})" for way in ways)]
+        for metric in metrics
+    ]
+    low, where = min(
+        (share, f"{group} in `{metric}`")
+        for metric in metrics
+        for way in ways
+        for group, (_, share) in tested[metric][way]["groups"].items()
+    )
     outside = residuals["wider"][OUTSIDE]
     lines += [
-        *table(_HELD_HEAD, rows, (2, 3)),
+        *table(("metric", *(f"{way} left out" for way in ways)), rows),
         "",
-        "What is held more often than 97 % of the time is priced better than all others, which nobody knows who has",
-        "not seen it. Intervals of TPOT so narrow that TensorRT-LLM 1.0.0rc3 lies in them 97 % of the time (0.45 times",
-        "as wide) would hold 67 % of the rows when versions are left out, and 0.69 times is the least that holds each",
-        "group of 100 rows 80 % of the time (28 November 2026).",
+        f"The group of 100 rows and more that is held least often is {where}: {100 * low:.0f} %. Groups that are held",
+        "more than 97 % of the time are priced better than all others, which nothing shows before they are measured.",
         "",
-        "How wide an interval is follows the size of errors of such runs (`docs/writers/accuracy/spread.py`): how many",
-        "times as wide, in logarithms, by trait. `load` is the mean batch times prompt tokens over answers' tokens;",
-        f"GPUs are those in tensor parallel: one, some (up to {SOME_GPUS}), many.",
+        about(INTERVALS, "metric, what was left out, the share held, the width, and the share held in each group"),
         "",
+        "The width of an interval follows the size of errors of similar runs (`docs/writers/accuracy/spread.py`), by",
+        "the basis of the price, the number of GPUs in tensor parallel, the kind of model, and the load (mean batch",
+        "times prompt tokens over answer tokens).",
+        "",
+        about(WIDTHS, "how many times as wide an interval is, in logarithms, for each of these traits"),
+        "",
+        f"Outside of everything measured it is {outside:.2f} times as wide: no run lies there to test it.",
     ]
-    rows = []
-    for metric in (*METRICS, WARM):
-        for trait, effects in sorted(residuals["spread"][metric].items()):
-            words = ", ".join(f"{_value(trait, value)} {math.exp(log):.2f}" for value, log in effects.items())
-            rows.append([metric, trait, words])
-    lines += texts(("metric", "trait", "times"), rows)
-    lines += ["", f"Outside of everything measured it is {outside:.2f} times as wide: no run lies there to test it."]
     return lines
 
 

@@ -6,80 +6,77 @@ from typing import Any, Protocol
 import numpy as np
 
 from docs.writers.accuracy.composed import LeftOut, median_percent
+from docs.writers.accuracy.data import HELD_OUT, MODELS_LEFT_OUT, ROWS_LEFT_OUT, about
 from docs.writers.tables import table
 from simulator.timing.tables import Tables
 
 _HEAD = """## Models composed of tables
 
-If no profile is fitted to a model, `cost: {kind: profile}` composes it from the tables of its GPU: products by width
+Without a profile fitted to a model, `cost: {kind: profile}` composes it from the tables of its GPU: products by width
 and precision, attention by heads, KV precision and window, all-reduces by size. A run's provenance says for each part
-if it was measured at that size, interpolated, extrapolated, assumed or estimated. In each test some rows are left out
-and predicted from the others. Errors are in per cent:
+whether it was measured at that size, interpolated, extrapolated, assumed or estimated. Each test leaves some rows out
+and predicts them from the others. Errors are in per cent:
 
-- `thinned`: products between the rows that the tables keep; `sizes`: every second width of a product, from the widths
-  beside it, so over twice the distance of any real product;
-- `random`: a tenth of the cells of attention, each from its neighbours, so over twice the distance of any real step;
-- `heads`: all of one pair of query and KV heads, from the others; `kv_heads`: all with the most KV heads, from those
-  with fewer. More KV heads than were measured are priced in this way.
+- `thinned`: products between the rows that the tables keep;
+- `sizes`: every second width of a product, predicted from its neighbours (twice the distance of any real product);
+- `random`: a tenth of the cells of attention, each from its neighbours (twice the distance of any real step);
+- `heads`: all rows of one pair of query and KV heads, from the others;
+- `kv_heads`: all rows with the most KV heads, from those with fewer. More KV heads than measured are priced like this.
 
-A source measures a kernel many times on the same operands. A model reads from memory those that the L2 cache holds in
-the measurement. So the rows are first corrected for that (`calibration/cold.py`): decodes by the pace at which larger
-batches read their keys, products by the read of their weights. A table below counts these rows (`cold`), rows that are
-then still faster than the GPU can be (`impossible`), and products that take 1.3 times as long as one with more rows,
-where few widths do (`disturbed`); the last two kinds are left out. Under SGLang on Blackwell and of vLLM's fp8 on B200
-one product in 12 was disturbed. GB200's largest in bf16 run at half the pace of its others, as if power was short.
+Sources time a kernel many times on the same operands, and some of these stay in the L2 cache. A model reads them from
+memory, so such rows are corrected first (`cold`; `calibration/cold.py`). Rows that are still faster than the GPU allows
+(`impossible`) are left out, and so are products that take 1.3 times as long as one with more rows (`disturbed`). Under
+SGLang on Blackwell, and for vLLM's fp8 on B200, one product in 12 was disturbed. GB200's largest products in bf16 run
+at half the pace of its others, as if power was short.
 """
 _PARTS = """### Experts and latent attention
 
-These have their own tables, for models that need them. The tests leave out, for experts of one precision: all sizes of
-a model (`models`), each way to divide it among GPUs (`parallel`), numbers of tokens (`tokens`). For modules of latent
-attention they leave out a tenth of the cells (`random`), or all of one number of heads (`heads`).
+Models with experts or latent attention need further tables. The tests leave out all sizes of a model (`models`), each
+way to divide it among GPUs (`parallel`), or numbers of tokens (`tokens`) of experts in one precision; and a tenth of
+the cells (`random`) or all rows of one number of heads (`heads`) of latent attention.
 """
 _MODELS = """### A model left out
 
 Each fitted profile is compared with the tables of the same GPU and software without that model: its pairs of heads and
-the widths of its products are taken out (except the outermost), and it is composed of the rest. The profiles of RTX PRO
-6000 come from another source and an older vLLM, so the errors there include that difference. The steps are decodes
-alone (1 to 256 of 128 to 16,000 tokens), a chunk of a prompt alone (64 to 8,192 tokens, fresh or after 2,048), and that
-chunk beside 32 decodes; kernels alone, without the host.
+the widths of its products are taken out (except the outermost), and the model is composed of the rest. The profiles of
+RTX PRO 6000 come from another source and an older vLLM, and the errors include that difference. Steps are decodes alone
+(1 to 256 of 128 to 16,000 tokens), a prompt chunk alone (64 to 8,192 tokens, fresh or after 2,048), and that chunk
+beside 32 decodes; kernels only, without the host.
 """
 
 
 _BESIDE = """### Decodes beside prompts, a card left out
 
-If prompts and decodes were measured separately, a step with both is their sum. On GPUs without FlashAttention 3 decodes
-take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/decodes_beside.py`).
-This form was found on the cards where both were measured together; here each is predicted with the power of the other,
-for attention alone. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer
-(B200 to GB300, and an fp8 cache on those) has a kernel for each, so their times add up.
+Prompts and decodes that were measured separately are added up. On GPUs without FlashAttention 3, decodes take (query
+heads / KV heads)^power times as long beside prompts (`simulator/timing/tables/decodes_beside.py`). The form was found
+on the cards where both were measured together; here the power of one card predicts the other, for attention alone. It
+is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer (B200 to GB300, and an
+fp8 cache on those) has a kernel for each, so their times add up.
 """
 
 
 _UNEVEN = """### Unequal contexts, a card left out
 
-A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest contexts are still
-read when the others have ended. If no such batch was measured, the time is estimated from the way in which
-FlashAttention 2 assigns blocks of threads to multiprocessors (`simulator/timing/tables/estimated_skew.py`). The
-estimate has two numbers: the pace of a block that reads alone, and the weight of a late end beside prompts. The table
-predicts each card's batches of two lengths with the numbers of the other card, attention alone; `none` prices them as
-equal. The estimate is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention
-3 (H100, H200) splits contexts with more than 1.1 times a multiprocessor's share, so nothing is added there; no unequal
-batch was measured on these GPUs to test that.
+A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest contexts are read
+last and alone. Where no such batch was measured, the time is estimated from the order in which FlashAttention 2
+assigns thread blocks to multiprocessors (`simulator/timing/tables/estimated_skew.py`). The estimate has two numbers:
+the pace of a block that reads alone, and the weight of a late end beside prompts. Here the numbers of one card predict
+the other card's batches of two lengths, for attention alone; `none` prices them as equal. The estimate is applied to
+the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention 3 (H100, H200) splits long
+contexts, so nothing is added there; no unequal batch was measured on these GPUs.
 """
 
 
 _CLOCKS = """### Clocks
 
-A profile has the clock at which its GPU ran, and a server may run at another. The table shows two things for
-LLMServingSim's tables. The first is the highest rate of a product of matrices, as a share of the datasheet's peak (the
-rate at the rated boost clock). The second is how much longer the same steps took when they were timed again, later in
-the same campaign: decodes alone of many keys, which read memory, and steps with prompts, which compute.
+A profile has the clock at which its GPU ran; a server may run at another. For LLMServingSim's tables, the table shows
+the highest rate of a product of matrices, as a share of the datasheet's peak (at the rated boost clock), and how much
+longer the same steps took when they were timed again later: decodes of many keys, which read memory, and steps with
+prompts, which compute.
 
-Only the RTX 4090 reaches the peak (no other comes near), and only its clock changed: steps that compute took longer the
-second time, steps that read did not. Its rated boost clock is 2,520 MHz. A server whose card runs at 2.7 GHz computes
-7 % faster than these tables, but reads memory no faster. Steps with prompts would then be predicted 7 % too slow, and
-steps of decodes too slow for the part that memory does not bound. The tables do not say which clock a server has. No
-other kernel could change a step with prompts as much, because products are most of its time.
+Only the RTX 4090 reaches the peak, and only its clock changed: steps that compute took longer the second time, steps
+that read did not. Its rated boost clock is 2,520 MHz. A server at 2.7 GHz computes 7 % faster than these tables and
+reads memory no faster, so its steps with prompts would be predicted 7 % too slow. The tables do not record the clock.
 """
 
 
@@ -178,59 +175,58 @@ def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
     """The section, as Markdown; '' where there are no tables."""
     if not tables:
         return ""
-    lines = [_HEAD, *_errors([each.document for each in tables]), *_counts(tables)]
-    for each in tables:
-        for what, why in each.document.get("left_out", {}).items():
-            lines.append(f"\nNot in `{each.name}`: {what}; {why}.")
+    lines = [_HEAD, *summary([each.document for each in tables]), "", HELD_OUT_LINE, "", ROWS_LINE]
     if models:
-        head = ("profile", "tables", "steps", "number", "median", "p95", "bias")
-        lines += ["", _MODELS, *table(head, [row for model in models for row in _rows(model)], range(3, len(head)))]
+        head = ("steps", "models", "best median", "worst median", "worst p95", "model")
+        lines += ["", _MODELS, *table(head, _by_steps(models), range(1, 5)), "", MODELS_LINE]
     return "\n".join(lines)
 
 
 def parts_section(documents: Sequence[Mapping[str, Any]]) -> str:
     """The section on tables of experts and latent attention, by their JSON; '' where there are none."""
-    return "\n".join([_PARTS, *_errors(documents)]) if documents else ""
+    return "\n".join([_PARTS, *summary(documents), "", HELD_OUT_LINE]) if documents else ""
 
 
-def _errors(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The errors that tables state of themselves, as a table."""
-    rows = []
+HELD_OUT_LINE = about(
+    HELD_OUT, "name, software and source, kernel, what was left out, rows, and the mean, median, p95 and bias"
+)
+ROWS_LINE = about(
+    ROWS_LEFT_OUT,
+    "rows by kind, the shares that are cold, impossible and disturbed, and products that a table lacks, and why",
+)
+MODELS_LINE = about(MODELS_LEFT_OUT, "profile, tables, steps, number of steps, median, p95 and bias")
+_FAMILIES = {"gemm": "products", "decode_attention": "decode attention", "prefill_attention": "prefill attention",
+             "joint_attention": "both in one kernel", "experts": "experts", "latent": "latent attention"}  # fmt: skip
+
+
+def summary(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of held-out errors by engine and kind of kernel: the range of the medians, and the worst case."""
+    found: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for each in documents:
-        head = f"`{each['name']}`", each["software"]
-        for kind, regimes in each.get("errors", {}).items():
+        engine = str(each.get("software", "")).partition(" ")[0]
+        for kernel, regimes in each.get("errors", {}).items():
+            family = next((name for word, name in _FAMILIES.items() if kernel.startswith(word)), kernel)
             for regime, of in regimes.items():
-                figures = [f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias")]
-                rows.append((*head, kind, regime, of["rows"], *figures))
-                head = "", ""
-    columns = ("tables", "software", "kernel", "left out", "rows", "mean", "median", "p95", "bias")
-    return list(table(columns, rows, range(4, len(columns))))
+                worst = f"`{each['name']}`, {kernel}, {regime}"
+                middle = of.get("median", of["mape"])
+                found.setdefault((engine, family), []).append((of.get("p95", of["mape"]), middle, worst))
+    rows = []
+    for (engine, family), tests in sorted(found.items()):
+        medians = [middle for _, middle, _ in tests]
+        p95, _, worst = max(tests)
+        ends = (f"{figure:.1f}" for figure in (float(np.median(medians)), max(medians), p95))
+        rows.append((engine, family, len(tests), *ends, worst))
+    head = ("engine", "kernels", "tests", "median", "worst median", "worst p95", "where")
+    return list(table(head, rows, range(2, 6)))
 
 
-_COUNTS = {"cold": "cold", "rejected": "impossible", "disturbed": "disturbed"}
-
-
-def _counts(tables: Sequence[Tables]) -> list[str]:
-    """The rows that were changed or left out, in per cent of those of their kind."""
-    lines = []
-    for each in tables:
-        head, held = f"`{each.name}`", {name: each.document.get(name, {}) for name in _COUNTS}
-        for kind, (_, rows) in held["rejected"].items():
-            shares = [100.0 * of[kind][0] / of[kind][1] if kind in of else 0.0 for of in held.values()]
-            if any(shares):
-                lines.append((head, kind, rows, *(f"{share:.1f}" for share in shares)))
-                head = ""
-    columns = ("tables", "kind", "rows", *(f"{word} (%)" for word in _COUNTS.values()))
-    return ["", *table(columns, lines, range(2, len(columns)))]
-
-
-def _rows(model: LeftOut) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    head = f"`{model.profile}`", f"`{model.tables}`"
-    for kind, errors in model.errors.items():
-        percent = 100.0 * np.asarray(errors)
-        far = np.percentile(np.abs(percent), 95)
-        shown = f"{median_percent(errors):.1f}", f"{far:.1f}", f"{percent.mean():+.1f}"
-        rows.append((*head, kind, len(errors), *shown))
-        head = "", ""
+def _by_steps(models: Sequence[LeftOut]) -> list[tuple[object, ...]]:
+    """Errors of composed models by kind of step: the range over models, and the worst one."""
+    rows = []
+    for kind in models[0].errors:
+        medians = [median_percent(model.errors[kind]) for model in models]
+        far = {float(np.percentile(100.0 * np.abs(np.asarray(model.errors[kind])), 95)): model for model in models}
+        worst = max(far)
+        ends = (f"{figure:.1f}" for figure in (min(medians), max(medians), worst))
+        rows.append((kind, len(models), *ends, f"`{far[worst].profile}`"))
     return rows

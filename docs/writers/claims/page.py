@@ -15,7 +15,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
     )
 )
 
-_HEAD = """# What people say of batching, and what is so
+_HEAD = """# Common claims about batching, tested
 
 Each claim is a shipped scenario (`batchlab run {first}`). Its head holds the claim and the expected figures. This page
 is written from the runs (`make pages PAGES=claims`); a test keeps it true. All times come from cost models (`cost:` in

@@ -100,7 +100,7 @@ def _table(cases: Mapping[str, Mapping[str, float]]) -> Table:
          f"{found['p99'] / 1e3:.1f}", f"{found['link']:.1f}", f"{found['busy']:.0f}"]
         for name, found in cases.items() if name != f"link{LINK:g}"
     ]  # fmt: skip
-    return Table(head, rows, "The same 400 requests: prompt tokens by where they were found, and what they waited")
+    return Table(head, rows, "The same 400 requests: source of the prompt tokens, and waiting times")
 
 
 def _panels(none: Mapping[str, float]) -> list[Panel]:

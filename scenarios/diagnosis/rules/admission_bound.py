@@ -30,9 +30,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     why = "every slot taken" if full else "slots, memory and tokens free, and no request admitted"
     words = (
         f"requests wait with {why}, {count(running)} of {count(slots)} slots running "
-        f"and {percent(1 - 1 / room)} of the KV blocks free; a batch of one would "
-        f"cost {percent(fixed)} of these steps' time, so a batch that fills the memory would serve {count(gain)} times "
-        f"as much"
+        f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of a step is fixed cost: "
+        f"a batch that fills the memory would serve {count(gain)}x"
     )
     numbers = {
         "running_while_requests_wait": running,

@@ -76,8 +76,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     gain = gain_of(fixed, room)
     words = (
         f"with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
-        f"busy time), {count(running)} of {count(slots)} slots ran; a batch of one would cost "
-        f"{percent(fixed)} of these steps' time, so memory for all slots would serve {count(gain)} times as much"
+        f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of a step is fixed "
+        f"cost: memory for all slots would serve {count(gain)}x"
     )
     if evidence.traits.reserves:
         words += "; the policy reserves memory for answers that are not there yet"

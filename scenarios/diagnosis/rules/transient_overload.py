@@ -1,4 +1,4 @@
-"""More came for a while than could be begun."""
+"""More requests arrived for a while than the server could start."""
 
 import numpy as np
 
@@ -31,10 +31,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if found is None or not is_transient(evidence):
         return None
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
-    started = f"only {count(found.service_rate)} were" if found.service_rate else "none was"
+    started = count(found.service_rate) if found.service_rate else "none"
     words = (
         f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
-        f"{count(found.arrival_rate)} requests/s came, but {started} started; "
+        f"{count(found.arrival_rate)} requests/s arrived; the server could start {started}; "
         f"the queue reached {count(found.peak)}, and {count(found.late)} requests waited too long, the longest "
         f"{seconds(found.longest_s)}"
     )
@@ -56,13 +56,13 @@ def more_replicas(evidence: Evidence) -> list[Remedy]:
         return [Remedy({"replicas": 2.0}, "twice the replicas of each group")]
     now = evidence.scenario.num_replicas
     more = max(now + 1, int(np.ceil(now * min(evidence.pressure, 8.0))))
-    return [Remedy({"replicas": more}, "replicas for what came while the queue grew")]
+    return [Remedy({"replicas": more}, "replicas for the requests that arrived while the queue grew")]
 
 
 RULE = Rule(
     "transient-overload",
     "transient overload",
-    "For a while more requests came than the server could start. The others waited until the queue was empty again.",
+    "For a while more requests arrived than the server could start. The others waited until the queue was empty again.",
     "A backlog (`simulator.metrics.overload`) during at most half of the time in which requests come, in which most "
     "requests are late, in a run that is not saturated. The seconds that late requests waited count, unless a rule "
     "before it explains them.",

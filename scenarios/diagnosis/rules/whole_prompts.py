@@ -24,8 +24,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     long = prompts + most > limit
     words = (
         f"{count(long.sum())} of {count(len(prompts))} prompts, of up to {count(longest)} tokens, do not fit into a "
-        f"step of {count(limit)} beside {count(most)} answers: for {percent(_share(evidence, blocked))} of the busy "
-        f"time nobody was begun, with {count(running)} running"
+        f"step of {count(limit)} beside {count(most)} answers: no request could start during "
+        f"{percent(_share(evidence, blocked))} of the busy time, with {count(running)} running"
     )
     numbers = {
         "prompts_too_long_beside_answers": int(long.sum()),

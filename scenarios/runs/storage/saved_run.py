@@ -52,6 +52,8 @@ class SavedRun:
 
 def read_run(folder: Path) -> SavedRun:
     """Read a run folder. Raises InputError for another folder, and where a file is missing or damaged."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file, not the folder of a run", hint=_HINT)
     if not folder.is_dir():
         beside = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
         near = difflib.get_close_matches(folder.name, beside, n=1)

@@ -89,7 +89,7 @@ class ProfileCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the profile. InputError where there is none, or it is of something else."""
-        from simulator.policies import server_of
+        from scenarios.servers import server_of
         from simulator.timing.launches import layer_launch_s
         from simulator.timing.profile import Options, ProfileCost
 
@@ -175,8 +175,8 @@ class ProfileCostConfig(Strict):
         mxfp4 by Marlin (`get_mxfp4_backend`, vllm/model_executor/layers/quantization/mxfp4.py:136 of 0.11.2), as later
         versions do with VLLM_MXFP4_USE_MARLIN=1 alone (line 156 of 0.16.0).
         """
-        from simulator.policies import server_of
-        from simulator.policies.parts.vllm_server import VLLM
+        from scenarios.servers import server_of
+        from scenarios.servers.vllm import VLLM
 
         asks, engine = self.moe_backend, scenario.engine
         if (
@@ -196,7 +196,7 @@ class ProfileCostConfig(Strict):
         alone: runs of models with experts under vLLM 0.18 and 0.19 took as long as with norms apart (docs/served.md).
         """
         from scenarios.profiles import tables_for
-        from simulator.policies import server_of
+        from scenarios.servers import server_of
 
         engine, asked = scenario.engine, self.fuse_allreduce_rms
         server = server_of(engine.policy)
@@ -213,8 +213,8 @@ class ProfileCostConfig(Strict):
         Shipped profiles are of vLLM's kernels: tables of another engine of its own come before them.
         """
         from scenarios.profiles import shipped_profile, shipped_profiles, shipped_tables, tables_for
-        from simulator.policies import server_of
-        from simulator.policies.parts.vllm_server import VLLM
+        from scenarios.servers import server_of
+        from scenarios.servers.vllm import VLLM
         from simulator.timing.profile import described, refusal
 
         shipped, tables = shipped_profiles(), shipped_tables()
@@ -255,7 +255,7 @@ class ProfileCostConfig(Strict):
 
     def _check_fusion(self, scenario: Priced, profile: Profile) -> None:
         """Refuse what is said of all-reduces where it would change nothing."""
-        from simulator.policies import server_of
+        from scenarios.servers import server_of
         from simulator.timing.tables.all_reduces import FUSED, why_unfused
 
         if self.fuse_allreduce_rms is None:

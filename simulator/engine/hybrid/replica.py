@@ -12,7 +12,7 @@ from simulator.engine.replica import Replica
 from simulator.engine.replica_parts import ReplicaParts
 from simulator.errors import InputError
 from simulator.memory.grouped import GroupedBlocks
-from simulator.plan import PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.request import RequestView
 from simulator.request_state import DECODING, LEAVING, RequestState
 
@@ -24,7 +24,7 @@ class GroupedReplica(Replica):
         blocks, policy = parts.blocks, type(parts.policy)
         if not isinstance(blocks, GroupedBlocks):
             raise TypeError(f"a replica with KV groups has GroupedBlocks, not {type(blocks).__name__}")
-        if not PolicyFeatures.of(policy).asks_groups:
+        if not Traits.of(policy).asks_groups:
             what = f"the policy {policy.__name__} does not plan with layers that keep different things"
             raise InputError(what, hint="engine.policy: vllm, or engine.disable_hybrid_kv_cache_manager: true")
         super().__init__(parts)

@@ -22,7 +22,8 @@ from simulator.engine.speculative.log import log_planned
 from simulator.engine.speculative.replica import SpeculativeReplica
 from simulator.engine.speculative.step import Scheduled, VerifyStep
 from simulator.errors import InputError
-from simulator.plan import PolicyFeatures, StepPlan
+from simulator.plan import StepPlan
+from simulator.policy_traits import Traits
 from simulator.request import Request, RequestView
 from simulator.request_state import RequestState
 from simulator.speculative.config import SpeculativeConfig
@@ -52,7 +53,7 @@ class PipelinedReplica(SpeculativeReplica):
 
     def __init__(self, cost: PipelineCost, parts: ReplicaParts) -> None:
         policy = type(parts.policy)
-        if not PolicyFeatures.of(policy).fills_pipelines:
+        if not Traits.of(policy).fills_pipelines:
             what = f"the policy {policy.__name__} does not plan for the stages of a pipeline"
             raise InputError(what, hint="engine.policy: vllm, or hardware.pipeline_parallel: 1")
         if parts.executor.traits.wants_block_ids:

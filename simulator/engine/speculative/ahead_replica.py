@@ -25,7 +25,7 @@ from simulator.speculative.speculation import Speculation
 
 
 class AheadReplica(SpeculativeReplica):
-    """A `SpeculativeReplica` of a policy that takes memory ahead (`PolicyFeatures.takes_ahead`)."""
+    """A `SpeculativeReplica` of a policy that takes memory ahead (`Traits.takes_ahead`)."""
 
     def __init__(self, speculation: Speculation, parts: ReplicaParts) -> None:
         super().__init__(speculation, parts)

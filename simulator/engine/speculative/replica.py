@@ -28,7 +28,8 @@ from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
-from simulator.plan import Holds, PolicyFeatures, StepPlan
+from simulator.plan import Holds, StepPlan
+from simulator.policy_traits import Traits
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
 from simulator.speculative.speculation import Drafting, Speculation
@@ -46,7 +47,7 @@ class SpeculativeReplica(Replica):
 
     def __init__(self, speculation: Speculation, parts: ReplicaParts) -> None:
         policy = type(parts.policy)
-        if not PolicyFeatures.of(policy).verifies_drafts:
+        if not Traits.of(policy).verifies_drafts:
             what = f"the policy {policy.__name__} does not plan speculative decoding"
             raise InputError(what, hint="engine.policy: vllm, or none of engine.speculative_config")
         if parts.executor.traits.wants_block_ids:

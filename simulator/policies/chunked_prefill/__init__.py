@@ -36,7 +36,6 @@ from simulator.policies.parts.parameters import (
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import VLLM
 from simulator.request import RequestView
 
 
@@ -50,9 +49,9 @@ class ChunkedPrefill:
     `watermark` is the fraction of the blocks that an admission must leave free while others run; `reserve_full_isl`
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
 
-    With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default; without
-    it steps follow each other, and the host works in between. Left out (null), the server's default is stood for by its
-    host alone: from 0.14 on a step costs what an asynchronous one does, and yet each is planned after the one before.
+    With `async_scheduling` a step is planned while the previous one runs, as in a server of 0.33 by default; without it
+    steps follow each other, and the host works in between. With null, only the host's time follows the server's
+    default (asynchronous from 0.14 on); plans stay synchronous.
     With `prefill_schedule_interval` above 1, prompts are held back between the steps of a cadence
     (`simulator.policies.chunked_prefill.cadence`), unless the engine is full.
     `version` is vLLM's: see `simulator.policies.chunked_prefill.versions` for what earlier ones did.
@@ -184,4 +183,3 @@ SYSTEM = System(
     ),
 )
 STYLE = ("#009e73", "-")
-SERVER = VLLM

@@ -25,7 +25,15 @@ def connected_step(view: View, limits: VllmLimits, drafting: Drafting, connector
     chunks, preempted, passed, left = schedule_running(view, limits, drafting)
     waits = len(view.waiting) > 0 or len(connector.holding) > 0
     more = not preempted and left.tokens > 0 and waits
-    return StepPlan(preempted, (), tuple(chunks), False, passed, more=more, note=left, tried=left.fenced or None)
+    return StepPlan(
+        preempt=preempted,
+        prefill=tuple(chunks),
+        decode=False,
+        paused=passed,
+        more=more,
+        note=left,
+        tried=left.fenced or None,
+    )
 
 
 def _admit_next(view: View, limits: VllmLimits, connector: ConnectorView, left: Left) -> StepPlan:

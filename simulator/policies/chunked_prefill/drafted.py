@@ -47,7 +47,9 @@ def drafted_step(view: View, limits: VllmLimits, drafting: Drafting, before: obj
     chunks, preempted, passed, left = schedule_running(view, limits, drafting, held=held)
     more = not preempted and left.tokens > 0 and len(view.waiting) > 0
     holds = _holds(view, limits, left) if not view.waiting else Holds.STEP
-    return StepPlan(preempted, (), tuple(chunks), False, passed, holds, more=more, note=left)
+    return StepPlan(
+        preempt=preempted, prefill=tuple(chunks), decode=False, paused=passed, holds=holds, more=more, note=left
+    )
 
 
 def schedule_running(

@@ -1,13 +1,12 @@
 """Continuous batching in its plain form: whole prompts first, in batches of their own, then all requests decode."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.continuous.step import step
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
-from simulator.policies.parts.vllm_server import LIKE_VLLM, SERVE_BEFORE_V1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,3 @@ SYSTEM = System(
     preemption="recompute",
 )
 STYLE = ("#0072b2", (0, (5.0, 1.8)))
-SERVER = replace(
-    LIKE_VLLM, launch=replace(SERVE_BEFORE_V1, is_own=False, fixed={"engine.enable_chunked_prefill": False})
-)

@@ -12,7 +12,6 @@ from annotated_types import doc
 
 from simulator.plan import StepPlan, View
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.parts import vllm_server
 from simulator.policies.real.asked import Asked
 from simulator.policies.real.process import VLLM, no_program
 
@@ -41,6 +40,3 @@ class Real(ChunkedPrefill):
 
     def plan(self, view: View) -> StepPlan:
         return self.companion.plan(view, self, self.scheduler_config)
-
-
-SERVER = vllm_server.VLLM

@@ -10,21 +10,16 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, doc
 
-from simulator.front_end import FrontEnd
 from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_SYNC
-from simulator.policies.sglang import own_times
-from simulator.policies.sglang.flags import LAUNCH
 from simulator.policies.sglang.new_tokens import allowed_tokens
 from simulator.policies.sglang.prefill_adder import SglangLimits
 from simulator.policies.sglang.prefill_delayer import PrefillDelayer
 from simulator.policies.sglang.receive import plan_with_interval
 from simulator.policies.sglang.step import step
 from simulator.request import RequestView
-from simulator.servers import Server
 from simulator.takes_over import TakesOver
 
 NUM_RESERVED_DECODE_TOKENS = 512
@@ -58,8 +53,8 @@ class Sglang:
     fewer slots are free than the largest of the latest 16 prefills had requests, and with
     `prefill_delayer_queue_min_ratio` while fewer requests wait than that share of the running ones.
 
-    With a `scheduler_recv_interval` above 1 arrivals are seen behind a step with prompts, and else at each so-manieth
-    decode step.
+    With a `scheduler_recv_interval` above 1 arrivals are seen after a step with prompts, and at every n-th step of a
+    run of decodes.
 
     With drafts (`engine.speculative_config`) a decode step computes the whole tree of each request, which owns memory
     for twice that ahead of its tokens (`simulator.speculative.ahead`). A step with prompts verifies none.
@@ -196,18 +191,4 @@ SYSTEM = System(
         "ranks, sliding windows, hierarchical cache, priorities; requests with and without `ignore_eos` together; the "
         "abort of a last request that no longer fits; chunks smaller than the decodes beside them",
     ),
-)
-
-
-SERVER = Server(
-    FrontEnd(6.6e-3, 67e-6, 10e-6),
-    "the same run over HTTP: TTFT of 9.54 ms less a step; for running requests and prompt tokens assumed as vLLM 0.15",
-    synchronous=LIKE_SYNC,
-    asynchronous=own_times.PLAIN,
-    asynchronous_of=own_times.host_of,
-    untabled=own_times.untabled,
-    launch=LAUNCH,
-    kernels="sglang",
-    all_to_all=True,
-    prompt_graphs=False,
 )

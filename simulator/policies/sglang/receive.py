@@ -1,9 +1,9 @@
 """SGLang's `scheduler_recv_interval`: the scheduler looks at what has arrived in one pass of several.
 
 `SchedulerRecvSkipper` (managers/scheduler_components/recv_skipper.py, SGLang 0.5.23), which `recv_requests` asks before
-each batch. Its counter grows by 1 with a batch of decodes and with a pass without a batch, by 1,000 with any other.
-Requests are received when it has come to the interval, and it begins anew. So arrivals are seen behind each step with
-prompts, and in a run of decodes at each so-manieth. A server at rest makes its passes in no time: it looks at once.
+each batch. Its counter grows by 1 with a batch of decodes or a pass without a batch, by 1,000 with any other batch.
+Requests are received when it reaches the interval, and it starts again. So arrivals are seen after each step with
+prompts, and at every n-th step of a run of decodes. Passes of an idle server take no time: it looks at once.
 """
 
 from typing import Any, NamedTuple, cast

@@ -6,27 +6,20 @@ microBatchScheduler.cpp in cpp/tensorrt_llm/batch_manager), for requests of one 
 memory to requests, the second gives the tokens of a step to those that have memory.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, doc
 
-from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import Model
 from simulator.parameters import CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import FRONT_END, LIKE_VLLM_0_15, SYNC
 from simulator.policies.tensorrt_llm.batch_wait import plan_with_wait
-from simulator.policies.tensorrt_llm.flags import LAUNCH
 from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
-from simulator.servers import Older, Server, Untabled
 from simulator.takes_over import TakesOver
-from simulator.timing.host import Host
-from simulator.timing.launches import has_latent_blocks, layer_launch_s
 
 CapacityPolicy = Annotated[
     Literal["guaranteed_no_evict", "max_utilization", "static_batch"],
@@ -154,50 +147,4 @@ SYSTEM = System(
             "tokens in a step; other orders than fcfs, which it has not"
         ),
     ),
-)
-
-
-_BEFORE_1_1 = Older(
-    (1, 1),
-    Host(
-        1.4e-3,
-        7e-6,
-        "TensorRT-LLM 1.0.0rc3 with overlap: TPOT less kernels, closed-loop runs of Qwen3-32B in fp8 on H100"
-        " (aiconfigurator's silicon samples)",
-    ),
-    1.2,
-)
-"""All three were chosen on runs at TP 1, 2, 4 and 8 (docs/served.md): there are no tables of that version's kernels."""
-
-
-def _untabled(model: Model, gpu: Gpu) -> Untabled | None:
-    """Experts in block-scaled fp8 on Blackwell: tables have vLLM's, 1.4 times as quick in prompts of DeepSeek.
-
-    By runs of 1.2 at TP 8; those at TP 4, which took no part in the choice, agree (docs/served.md).
-    """
-    return Untabled(1.4, layer_launch_s(model, gpu)) if has_latent_blocks(model, gpu) else None
-
-
-SERVER = Server(
-    replace(FRONT_END, per_prompt_token_s=6e-6),  # runs of Llama, gpt-oss and DeepSeek in fp4 want no more
-    LIKE_VLLM_0_15,
-    synchronous=Host(
-        SYNC.step_s,
-        SYNC.per_seq_s,
-        "TensorRT-LLM without overlap: assumed as vLLM 0.12, 5.9 ms at 64 at once; with overlap an iteration is of"
-        " 4.6 ms there, and the host works for about as long as the GPU (NVIDIA/TensorRT-LLM, issue 13957)",
-    ),
-    asynchronous=Host(
-        0.0,
-        0.0,
-        "TensorRT-LLM with overlap: TPOT less kernels leaves nothing, closed-loop runs of DeepSeek, Llama and gpt-oss"
-        " on H200 and B200 (aiconfigurator's silicon samples). Of Llama-3.1-8B fp8 on B200 at 64 at once 580 us of idle"
-        " GPU an iteration were seen (NVIDIA/TensorRT-LLM, issue 13957)",
-    ),
-    older=(_BEFORE_1_1,),
-    untabled=_untabled,
-    launch=LAUNCH,
-    kernels="trtllm",
-    all_to_all=True,
-    prompt_graphs=False,
 )

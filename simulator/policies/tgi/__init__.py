@@ -5,7 +5,7 @@ The rules are those of `batching_task` in backends/v3/src/backend.rs and of `Sta
 `generate_token` of server/text_generation_server/models/flash_causal_lm.py lets them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import doc
@@ -16,10 +16,8 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12
 from simulator.policies.tgi.step import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
-from simulator.servers import Flag, Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,45 +115,3 @@ SYSTEM = System(
         ),
     ),
 )
-
-
-LAUNCH = Launch(  # launcher/src/main.rs
-    programs=("text-generation-launcher",),
-    images=("text-generation-inference",),
-    model="--model-id",
-    flags=(
-        Flag("--num-shard", "hardware.tensor_parallel", default=1),
-        Flag("--max-batch-size", "engine.max_num_seqs"),
-        Flag("--max-batch-prefill-tokens", "engine.max_batch_prefill_tokens"),
-        Flag("--max-batch-total-tokens", "engine.max_batch_total_tokens"),
-        Flag("--waiting-served-ratio", "engine.waiting_served_ratio", always=True),
-        Flag("--max-waiting-tokens", "engine.max_waiting_tokens", always=True),
-        Flag("--cuda-memory-fraction", "hardware.gpu_memory_utilization"),
-        Flag("--quantize", "model.dtype_bytes", is_written=False, words={1: ("fp8",)}),
-        Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False, words={1: ("fp8_e4m3fn", "fp8_e5m2")}),
-    ),
-    without_effect={
-        "how clients reach it": "hostname port prometheus-port api-key cors-allow-origin shard-uds-path json-output "
-        "otlp-* trust-remote-code revision huggingface-hub-cache weights-cache-override tokenizer-config-path "
-        "max-client-batch-size master-* usage-stats env",
-    },
-    not_modelled={
-        "lengths are bounded by the workload": "max-input-tokens max-input-length max-total-tokens max-best-of "
-        "max-stop-sequences max-top-n-tokens",
-        "requests beyond a number are not refused": "max-concurrent-requests",
-        "step times are those of `cost`": "dtype cuda-graphs disable-custom-kernels rope-*",
-        "speculative decoding is not modelled yet": "speculate",
-        "adapters are not modelled yet": "lora-adapters",
-    },
-    container="ghcr.io/huggingface/text-generation-inference:3.3.4",
-    port=80,
-    joined=lambda found: {
-        "engine.max_num_batched_tokens": max(2048, found.get("engine.max_batch_prefill_tokens") or 0)
-    },
-    written=lambda policy, values: {
-        "engine.max_batch_prefill_tokens": min(
-            policy.max_num_batched_tokens, policy.max_batch_prefill_tokens or policy.max_num_batched_tokens
-        )
-    },
-)  # fmt: skip
-SERVER = replace(LIKE_VLLM_0_12, overload_status=429, launch=LAUNCH)  # `Model is overloaded`

@@ -24,7 +24,7 @@ def test_the_ends_stand_beside_the_figures_of_a_run() -> None:
     assert "On a real server" in text
     assert "80.0 to 217.4" in text
     assert "4.00 to 5.50" in text
-    assert "with 90 %, by errors of measured runs (measured kernels)" in text
+    assert "90 % of similar real servers fell in this range (measured kernels)" in text
     assert "surer" not in text
 
 

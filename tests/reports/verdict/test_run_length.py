@@ -44,8 +44,8 @@ def test_p99_of_200_requests_has_a_warning_and_no_upper_end() -> None:
     text = verdict_table({"a": [summarize(records)]}, None, {"a": facts(records, None)})
     assert ", -]" in text
     assert "-: too few requests for that end" in text.replace("\n", " ")
-    assert "Too few requests for TTFT p99 and E2E p99: 200" in text
-    assert "and p99 needs 368." in text
+    assert "TTFT p99 and E2E p99 are uncertain: the run is worth 200 independent requests" in " ".join(text.split())
+    assert "p99 needs 368." in text
 
 
 def test_the_ends_are_in_the_unit_of_their_column() -> None:
@@ -58,17 +58,17 @@ def test_several_runs_have_no_intervals_of_their_own_but_the_warning() -> None:
     summaries = runs("a", "b")
     assert not own_intervals(summaries, known("a", "b"))
     assert too_few_words(summaries, known("a", "b")) == [
-        "Too few requests for TTFT p99: 1,200 requests that wait in one queue tell as much as 90 independent ones, and "
-        "p99 needs 368. The true value may be far higher."
+        "TTFT p99 is uncertain: the run is worth 90 independent requests, p99 needs 368. The true value may be far "
+        "higher. Run longer."
     ]
     assert too_few_words(summaries, {**known("a"), **known("b", found=ENOUGH)})[0].startswith(
-        "Too few requests for TTFT p99 of a: "
+        "TTFT p99 of a is uncertain: "
     )
 
 
 def test_one_request_is_no_several() -> None:
     few = PercentileInterval(200.0, 150.0, math.inf, 300, 1)
-    assert "as much as 1 independent one, and p99" in too_few_words(runs("a"), known("a", found=few))[0]
+    assert "worth 1 independent request, p99" in too_few_words(runs("a"), known("a", found=few))[0]
 
 
 def test_enough_requests_need_no_words() -> None:
@@ -80,7 +80,8 @@ def test_over_seeds_the_requests_of_each_run_count() -> None:
     assert too_few_words(runs("a", seeds=5), known("a")) == []
     few = PercentileInterval(200.0, 150.0, math.inf, 300, 300)
     assert too_few_words(runs("a", seeds=5), known("a", found=few)) == [
-        "Too few requests for TTFT p99: 300 requests in each run, and p99 needs 368. The means over seeds are too low."
+        "TTFT p99 is uncertain: each run is worth 300 independent requests, p99 needs 368. The means over seeds are "
+        "too low. Run longer."
     ]
 
 

@@ -209,7 +209,7 @@ def test_losses_are_said() -> None:
 
 def test_saturated_runs_are_said() -> None:
     found = text({"a": [summary(saturated=True)], "b": [summary()]}, SLO, {"a": Facts(JAM)})
-    assert "a (30 requests/s came, 10 requests/s were started) is saturated: the queue grew" in found
+    assert "a (30 requests/s arrived, 10 requests/s started) is saturated: the queue grew" in found
     assert "was overloaded" not in found, "said already"
     assert "a (1 of 2 seeds) is saturated" in text({"a": [summary(saturated=True), summary()]})
     assert "saturated" not in text({"a": [summary()]})
@@ -221,8 +221,8 @@ def test_a_transient_overload_is_told_with_its_figures() -> None:
     worse = Overload(60.0, 65.0, 700.0, 900, 30.0, 5.0, 300, 120.0, 1.0, 3, 450, 1000)
     found = text(runs, SLO, {"a": Facts(JAM), "b": Facts(worse)})
     assert found.endswith(
-        "a was overloaded from 60 s to 90 s: 30 requests/s came, but only 10 were started. The queue reached 600 at "
-        "65 s. 240 requests waited longer than 1,000 ms (24.0 %), the longest 90 s. "
+        "a was overloaded from 60 s to 90 s: 30 requests/s arrived; the server could start 10. The queue reached 600 "
+        "at 65 s. 240 requests waited longer than 1,000 ms (24.0 %), the longest 90 s. "
         "The same happened to b (900 waiting, 450 late)."
     )
     alone = text({"b": [BAD]}, SLO, {"b": Facts(worse)})

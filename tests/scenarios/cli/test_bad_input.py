@@ -1,6 +1,7 @@
 """Bad input through the command itself: exit code 2, a message that helps, no traceback, nothing half-written."""
 
 import signal
+import subprocess
 import textwrap
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import SMALL, Done, batchlab, small, start, tree
+from tests.command import SMALL, START, Done, batchlab, small, start, tree
 
 TRACE = "arrival_time_s,input_tokens,output_tokens\n"
 POLICY = """\
@@ -41,7 +42,11 @@ CASES: dict[str, list[str]] = {
     "run tiny.yaml": ["none of the 60 requests can be served", "the KV cache holds 16 tokens"],
     # --set and --seed
     "run small.yaml --set engine.max_num_seq=4": ["--set engine.max_num_seq=4", "did you mean `max_num_seqs`?"],
-    "run small.yaml --set engine.max_num_seqs": ["--set", "engine.max_num_seqs"],
+    "run small.yaml --set engine.max_num_seqs": ["--set", "engine.max_num_seqs=VALUE"],
+    "run small.yaml --set engine.max_num_seqs 64": [
+        "engine.max_num_seqs has no value",
+        "--set engine.max_num_seqs=VALUE",
+    ],
     "run small.yaml --set engine.max_num_seqs=many": ["whole number", "'many'"],
     "run small.yaml --seed -1": ["seed", "-1"],
     "run small.yaml --seed x": ["--seed"],
@@ -84,8 +89,11 @@ CASES: dict[str, list[str]] = {
     "kv --model llama-3.1-8b --gpu h200 --tensor-parallel 3": ["tensor_parallel"],
     "kv --model gpt2 --gpu h200 --context 4096": ["context 4096", "1024"],
     "kv --model llama-3.1-8b --gpu h200 --gpu-memory-utilization 9": ["gpu_memory_utilization"],
+    "kv --model llama-3.1-8b --gpu h200 --context 1e9": ["--context", "write 1000000000"],
+    "kv --model llama-3.1-8b --gpu h200 --context 0": ["--context", "whole number of 1 or more"],
     "list modells": ["modells", "models"],
     "report .": ["not a run folder of batchlab", "batchlab run"],
+    "report ./small.yaml": ["small.yaml is a file, not the folder of a run"],
     "report nowhere": ["no such folder: nowhere", "batchlab run"],
     "report run/folder": ["no such folder: run/folder"],
     "new policy a-b": ["'a-b' cannot name a policy file"],
@@ -96,7 +104,12 @@ CASES: dict[str, list[str]] = {
     # the command
     "runn": ["No such command 'runn'", "run"],
     "run small.yaml --sed 1": ["No such option", "--seed"],
+    "run small.yaml --polices static": ["No such option", "`batchlab compare` has --policies"],
     "run": ["SCENARIO"],
+    "sweep small.yaml --vary engine.max_num_seqs=1:64": ["a range has three parts", "=1:64:7"],
+    "sweep small.yaml --vary engine.max_num_seqs=4,abc": ["--vary engine.max_num_seqs=abc", "whole number", "'abc'"],
+    "plan small.yaml --slo p99_ttft_ms<=1000ms": ["a bare number, without 'ms'", "write p99_ttft_ms<=1000"],
+    "search small.yaml --objective p99_ttft": ["unknown metric 'p99_ttft'", "did you mean `p99_ttft_ms`?"],
     "sweep small.yaml": ["small.yaml is a scenario: nothing varies", "--vary KEY=VALUES"],
 }
 
@@ -243,3 +256,17 @@ def test_a_defect_of_ours_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "this is a defect of batchlab, please report it: TypeError: 'NoneType' object is not callable" in lines
     assert "Traceback (most recent call last):" in lines
     assert tree(tmp_path) == before
+
+
+def test_a_result_of_a_run_is_no_scenario(tmp_path: Path) -> None:
+    small(tmp_path)
+    assert batchlab("run", "small.yaml", "--out", "out", cwd=tmp_path).code == 0
+    check(batchlab("run", "out/summary.json", cwd=tmp_path), ["a result of a run", "its scenario is out/scenario.yaml"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_is_no_defect(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*START, "list", "gpus"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write stdout: No space left on device\n"

@@ -35,7 +35,7 @@ def test_table_verdict_and_files(here: Path) -> None:
     done = validate(here)
     assert done.code == 0, done.err
     assert [line.split()[:2] for line in done.out.splitlines()[1:3]] == [["TTFT", "mean"], ["TTFT", "p50"]]
-    for part in ("makespan", "output throughput", "carries (ms)", "decode causes most of it"):
+    for part in ("makespan", "output throughput", "share of the error (ms)", "decode causes most of it"):
         assert part in done.out
     assert "report: out/report.html" in done.out
     found = tree(here / "out")

@@ -70,7 +70,7 @@ def test_the_rate_is_held_against_what_no_scheduler_betters() -> None:
     assert answer.rate_at_best == pytest.approx(2.0)
     assert answer.entry()["rate_at_best"] == pytest.approx(2.0)
     (line,) = [line for line in below(plan) if line.startswith("at best:")]
-    assert line == "at best: no scheduler serves more than 2.00 req/s for ever; this is 99% of it"
+    assert line == "at best: upper bound for any scheduler: 2.00 req/s (you reach 99%)"
     (twice,) = planned(load({**ONE_AT_A_TIME, "replicas": 2}), "p99_ttft_ms<=150").answers
     assert twice.rate_at_best == pytest.approx(4.0)
 
@@ -124,7 +124,7 @@ def test_a_limit_without_latency_still_ends_where_the_queue_grows() -> None:
     assert answer.bounds is not None
     assert answer.bounds.value < 2.4
     assert (answer.binding and answer.binding.text) == "saturated<=0"
-    assert below(plan)[0].startswith("binds:   saturation; its worst requests wait for ")
+    assert below(plan)[0].startswith("binds:   saturation breaks first; the time of its slowest requests: ")
 
 
 def test_prices_are_those_of_a_run_at_the_rate(tmp_path: Path) -> None:

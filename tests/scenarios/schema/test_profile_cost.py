@@ -192,7 +192,7 @@ def test_a_policy_of_ones_own_with_a_server_s_host_has_no_release_of_it(tmp_path
     file.write_text(
         "from dataclasses import dataclass\n"
         "from simulator.plan import StepPlan\n"
-        "from simulator.policies.tensorrt_llm import SERVER\n"
+        "from scenarios.servers.tensorrt_llm import TENSORRT_LLM as SERVER\n"
         "@dataclass(frozen=True)\n"
         "class Mine:\n"
         "    version: str = 'mine'\n"

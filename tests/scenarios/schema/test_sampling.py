@@ -9,9 +9,9 @@ import yaml
 
 import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml
+from scenarios.from_server import make
 from scenarios.plan.deploy import deploy
-from scenarios.servers.scenario import make
-from scenarios.servers.source import choose, read_source
+from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError
 
 CONFIG = {

@@ -146,7 +146,7 @@ def test_an_objective_is_a_metric_with_a_better_side(tmp_path: Path) -> None:
     for wrong in ("goodput", "num_steps", "mean_tft_ms"):
         done = CliRunner().invoke(app(), ["search", str(path), "--objective", wrong, "--out", str(tmp_path / "o")])
         assert done.exit_code == 2
-        assert "is no objective" in done.stderr
+        assert "unknown metric" in done.stderr
     assert "did you mean `mean_ttft_ms`" in done.stderr
     assert not (tmp_path / "o").exists()
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import scenarios
+from scenarios.from_server import make
 from scenarios.plan.deploy import deploy, deployed
 from scenarios.servers.manifests import files_of
-from scenarios.servers.scenario import make
-from scenarios.servers.source import read_source
+from scenarios.servers.sources import read_source
 
 WORKLOAD = {"preset": "chat", "rate": 1.0, "requests": 5}
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.servers.scenario import Found, make
-from scenarios.servers.source import choose, read_source
+from scenarios.from_server import Found, make
+from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError
 from tests.scenarios.servers.public import CASES, Case
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from scenarios.from_server import Found, make
 from scenarios.plan.deploy import deploy
 from scenarios.servers.command_line import unfolded
-from scenarios.servers.scenario import Found, make
-from scenarios.servers.source import choose, read_source
+from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError
 from tests.command import batchlab
 

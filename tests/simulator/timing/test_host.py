@@ -8,11 +8,11 @@ import pytest
 import scenarios
 from scenarios.assembly.engine_policy import policy_traits, resolved_yaml
 from scenarios.plan.deploy import deploy
+from scenarios.servers import server_of, sglang
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS
-from simulator.policies import built_in_policies, server_of
-from simulator.policies.sglang import own_times
+from simulator.policies import built_in_policies
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
 from simulator.timing.linear_cost import Linear
@@ -205,7 +205,7 @@ def test_a_server_before_a_version_takes_longer_for_prompts() -> None:
 def test_sglangs_host_is_of_the_kind_of_the_model(model: str, step_ms: float) -> None:
     host = scenario(f"model={model}", policy="sglang").resolve_host()
     assert host.step_s * 1e3 == pytest.approx(step_ms)
-    assert own_times.host_of(replace(MODELS["deepseek-v3"], index_topk=2048)).step_s == 5e-3
+    assert sglang.host_of(replace(MODELS["deepseek-v3"], index_topk=2048)).step_s == 5e-3
 
 
 def test_block_scaled_latent_attention_on_blackwell_has_kernels_without_tables() -> None:

@@ -11,7 +11,12 @@ import pytest
 from docs.writers.accuracy.disaggregated import SIZES, Apart, read_apart, scenario_apart, score_apart, sizes_words
 from docs.writers.accuracy.newcomer import FULL, NEWCOMER, size_of, variants, without
 from docs.writers.accuracy.others import apart_figures
-from docs.writers.accuracy.others_page import disaggregated_page, newcomer_page
+from docs.writers.accuracy.others_page import (
+    disaggregated_files,
+    disaggregated_page,
+    newcomer_files,
+    newcomer_page,
+)
 from docs.writers.accuracy.served_score import Scored
 from scenarios.schema.loader import load
 
@@ -127,3 +132,5 @@ def test_a_newcomer_says_model_hardware_version_and_traffic() -> None:
 def test_pages_follow_the_figures_that_are_kept() -> None:
     assert (DOCS / "newcomer.md").read_text(encoding="utf-8") == newcomer_page()
     assert (DOCS / "disaggregated.md").read_text(encoding="utf-8") == disaggregated_page()
+    files = {**newcomer_files(), **disaggregated_files()}
+    assert {name: (DOCS / name).read_text(encoding="utf-8") for name in files} == files

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from docs.writers.accuracy.cases import CASES, CaseResult
+from docs.writers.accuracy.composed import LeftOut
+from docs.writers.accuracy.data import CLOSED_LOOP, HELD_OUT, MODELS_LEFT_OUT, ROWS_LEFT_OUT, accuracy_files
 from docs.writers.accuracy.page import page
 from docs.writers.accuracy.picture import sensitivity_picture
 from docs.writers.accuracy.sensitivity import Change, Effect, Sensitivity, changes_for, sensitivity
@@ -54,20 +56,39 @@ def test_everything_given_is_on_the_page() -> None:
         parts_beside=[{"name": "of-experts", "software": "vLLM 9", "errors": {"experts_bf16": {"models": ERRORS}}}],
     )
     for part in (
-        "| `of-experts` | vLLM 9 | experts_bf16 | models | 77 | 3.2 | 2.0 | 9.0 | -0.5 |",
+        "| vLLM | experts | 1 | 2.0 | 2.0 | 9.0 | `of-experts`, experts_bf16, models |",
         "| Llama-3.1-8B, one RTX PRO 6000 | batchlab | 10.00 | +10.0 |",
         "| LLMServingSim | 30.00 |",
         "| `blind-x` | 1,234 |",
-        "| h100 | qwen3-32b | bf16 | not given | profile | 2 | 8 | 1 | 10.0 | +10.0 |",
+        "| h100 | qwen3-32b | bf16 | profile | 2 | 10.0 | -10.0 | TP 2, 64 at once |",
         "kernels by profile: 1.50 ms, and 20 microseconds a request",
-        "| `a-profile` | vLLM 0.19.0 | who/what at abcdef0 (MIT) | gemm | random | 77 | 3.2 | 2.0 | 9.0 | -0.5 |",
-        "| `bare` |  |  | not tested |",
+        "| vLLM | products | 1 | 2.0 | 2.0 | 9.0 | `a-profile`, gemm, random |",
         "| no prefix cache | +5.0 | -2.0 | 0.0 |",
         "## What is not modelled",
     ):
         assert part in text, part
     assert "\n\n\n" not in text
     assert page([], [], {}, [], {}, []).count("## ") == 1
+
+
+def test_data_files_have_every_row() -> None:
+    experts = {"name": "of-experts", "software": "vLLM 9", "errors": {"experts_bf16": {"models": ERRORS}}}
+    scored = [Scored(RUN, 0.011, "profile"), Scored(replace(RUN, concurrency=64), 0.009, "profile")]
+    left_out = [LeftOut("a-profile", "some-tables", {"decodes": (0.01, -0.03)})]
+    files = accuracy_files([PROFILE, {"name": "bare"}], scored, left_out, [], [experts])
+    rows = {name: text.splitlines()[1:] for name, text in files.items()}
+    assert rows == {
+        HELD_OUT: [
+            "a-profile,vLLM 0.19.0,who/what at abcdef0 (MIT),gemm,random,77,3.2,2.0,9.0,-0.5",
+            "of-experts,vLLM 9,,experts_bf16,models,77,3.2,2.0,9.0,-0.5",
+        ],
+        ROWS_LEFT_OUT: [],
+        MODELS_LEFT_OUT: ["a-profile,some-tables,decodes,2,2.0,2.9,-1.0"],
+        CLOSED_LOOP: [
+            "a,h100,qwen3-32b,bf16,,profile,2,8,256,64,10.00,10.0",
+            "a,h100,qwen3-32b,bf16,,profile,2,64,256,64,10.00,-10.0",
+        ],
+    }
 
 
 def test_an_input_that_matters_moves_the_answer(tmp_path: Path) -> None:
@@ -114,5 +135,6 @@ def test_the_page_in_the_repository_is_what_the_code_writes() -> None:
     from docs.writers.accuracy.compute import compute
 
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    text, _ = compute()
+    text, files, _ = compute()
     assert written == text, "write it again: make pages PAGES=accuracy"
+    assert {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in files} == files

@@ -214,3 +214,9 @@ def test_the_picture_draws_cells_of_three_runs_and_more_and_is_on_the_page() -> 
     assert found.png != cells_picture({name: {**cell, "rows": 5} for name, cell in cells.items()}).png
     assert f"]({served_page.PICTURE})" in served_page.page()
     assert (Path(served_page.__file__).parents[2] / served_page.PICTURE).is_file()
+
+
+def test_the_page_and_its_data_follow_the_figures_that_are_kept() -> None:
+    docs = Path(served_page.__file__).parents[2]
+    files = {"served.md": served_page.page(), **served_page.files()}
+    assert {name: (docs / name).read_text(encoding="utf-8") for name in files} == files

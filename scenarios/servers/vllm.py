@@ -1,19 +1,20 @@
-"""vLLM as a server: its host and front end by version, and the flags of `vllm serve`.
+"""vLLM as a server: its host and front end by version, the flags of `vllm serve`, its metrics and the log of its start.
 
 Flags and defaults are those of vLLM 0.33, vllm/engine/arg_utils.py and vllm/config. Servers without figures of their
-own take these.
+own take these. The server of the policy `some_name` is `SOME_NAME`.
 """
 
+import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scenarios.servers.server import Flag, Launch, Server, Start, Startup, arguments_in, as_words, numbers_of
 from simulator.front_end import FrontEnd
-from simulator.policies.parts import vllm_offload as offload
-from simulator.policies.parts.vllm_speculative import read_speculative, write_speculative
+from simulator.hardware.models import HUGGING_FACE, MODELS, SAME_DIMENSIONS
 from simulator.sampling import read_generation, read_override
-from simulator.servers import Flag, Launch, Server, Startup, numbers_of
 from simulator.timing.host import Host
 
 SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
@@ -39,6 +40,170 @@ _FUSED_BY_DEFAULT = (0, 17)
 _MORE_MEMORY_SINCE = (0, 20)
 _LARGEST_SINCE = (0, 28)
 _STATES_CACHED_SINCE = (0, 26)
+
+
+# --------------------------------------------------------------------------------------------------------------- drafts
+
+_DRAFTS_TAKEN = ("num_speculative_tokens", "num_speculative_tokens_per_batch_size", "parallel_drafting",
+                 "disable_lookahead_block_hashes", "disable_eagle_block_drop")  # fmt: skip
+_DRAFT_METHODS = {"ngram_gpu": "ngram"}
+_UNKNOWN_DRAFTER = "DRAFT_MODEL"
+
+
+def read_speculative(text: str) -> Mapping[str, Any]:
+    """Return `engine.speculative_config` of the JSON of `--speculative-config` (vllm/config/speculative.py, 0.33).
+
+    vLLM's synthetic acceptance becomes the law of acceptance. Models with MTP of several names are one method. Raises
+    ValueError for what is no such JSON, and for drafters that are not modelled.
+    """
+    given = json.loads(text)
+    if not isinstance(given, dict) or not isinstance(given.get("num_speculative_tokens", 1), int):
+        raise ValueError("no mapping with a number of drafts")
+    model = str(given.get("model") or "")
+    method = str(given.get("method") or _inferred_method(model))
+    method = "mtp" if method.endswith("mtp") else _DRAFT_METHODS.get(method, method)
+    if method not in ("ngram", "draft_model", "eagle", "eagle3", "mtp"):
+        raise ValueError(f"drafts by {method} are not modelled")
+    found: dict[str, Any] = {"method": method, "num_speculative_tokens": 1}
+    found |= {name: given[name] for name in _DRAFTS_TAKEN if given.get(name) not in (None, False)}
+    if method == "draft_model":
+        found["draft_model"] = drafter_named(model)
+    if (rates := given.get("synthetic_acceptance_rates")) is not None:
+        found["acceptance"] = {"rates": rates}
+    elif (length := given.get("synthetic_acceptance_length")) is not None:
+        found["acceptance"] = {"mean_length": length}
+    return found
+
+
+def _model_names() -> Mapping[str, str]:
+    return {**{own: name for name, own in SAME_DIMENSIONS.items()}, **{name: name for name in MODELS}, **HUGGING_FACE}
+
+
+def drafter_named(model: str) -> str:
+    """Return our name of a draft model, or the given one where it is not known."""
+    return next((own for own, name in _model_names().items() if name == model), None) or model
+
+
+def drafter_path(own: object) -> str:
+    """Return the Hugging Face name of a draft model, or a word in its place."""
+    return HUGGING_FACE.get(own, _UNKNOWN_DRAFTER) if isinstance(own, str) else _UNKNOWN_DRAFTER
+
+
+def _inferred_method(model: str) -> str:
+    """The method that vLLM infers from a draft model's name."""
+    name = model.lower()
+    if model in ("ngram", "[ngram]"):
+        return "ngram"
+    if "eagle3" in name:
+        return "eagle3"
+    if "eagle" in name:
+        return "eagle"
+    return "draft_model" if model else "mtp"
+
+
+def write_speculative(value: Any) -> str:
+    """Return the JSON of `engine.speculative_config`: what a server does, not how many drafts it accepts."""
+    found = {name: value[name] for name in ("method", *_DRAFTS_TAKEN) if name in value}
+    if value["method"] == "draft_model":
+        found["model"] = drafter_path(value.get("draft_model"))
+    elif value["method"] in ("eagle", "eagle3"):
+        found["model"] = f"{value['method'].upper()}_HEAD"
+    return json.dumps(found)
+
+
+# ------------------------------------------------------------------------------------------------------- KV on the host
+
+_KV_SIZE, _KV_REST, _KV_BACKEND = "hardware.kv_offload.host_gib", "hardware.kv_offload", "hardware.kv_offload.backend"
+"""The host's memory, everything else of the tier, and whose it is: three flags say one mapping (vllm/config and
+v1/kv_offload, 0.33)."""
+
+_GIB = 2**30
+_CONNECTOR, _TIERING = "OffloadingConnector", "TieringOffloadingSpec"
+_TIER_NAMES = {"eviction_policy": "policy"}
+_TIER_TAKEN = ("eviction_policy", "blocks_per_chunk", "offload_prompt_only", "store_threshold",
+               "sync_load_budget_bytes")  # fmt: skip
+_TIER_DEFAULTS = {"policy": "lru", "blocks_per_chunk": 1, "offload_prompt_only": True, "store_threshold": 0,
+                  "sync_load_budget_bytes": 0}  # fmt: skip
+_TIER_PLACES: Mapping[str, Mapping[str, Any]] = {
+    "fs": {"root_dir": "ROOT_DIR"},
+    "obj": {"store_config": {"bucket": "BUCKET", "endpoint_override": "HOST"}},
+}
+"""What a tier cannot start without, and a scenario does not say."""
+
+
+def read_transfer(text: str) -> Mapping[str, Any]:
+    """Return what a `--kv-transfer-config` of the OffloadingConnector says of `hardware.kv_offload`.
+
+    `block_size` is the tokens of a chunk, for `_joined_tiers`. Raises ValueError for another connector, and for what is
+    no such JSON or is not modelled.
+    """
+    given = json.loads(text)
+    if not isinstance(given, dict) or given.get("kv_connector", _CONNECTOR) != _CONNECTOR:
+        raise ValueError("no OffloadingConnector")
+    extra = given.get("kv_connector_extra_config") or {}
+    tiers = extra.get("secondary_tiers") or []
+    if extra.get("spec_name", _TIERING) not in (_TIERING, "CPUOffloadingSpec") or any(
+        not isinstance(tier, dict) or tier.get("type") not in _TIER_PLACES for tier in tiers
+    ):
+        raise ValueError("a store that is not modelled")
+    found = {_TIER_NAMES.get(key, key): extra[key] for key in _TIER_TAKEN if key in extra}
+    if "cpu_bytes_to_use" in extra:
+        found["host_gib"] = extra["cpu_bytes_to_use"] / _GIB
+    if "block_size" in extra:
+        found["block_size"] = extra["block_size"]
+    if tiers:
+        found["tiers"] = [{"type": tier["type"]} for tier in tiers]
+    return found
+
+
+def write_transfer(rest: Mapping[str, Any]) -> str:
+    """Return the JSON of what `--kv-offloading-size` does not say."""
+    extra: dict[str, Any] = {}
+    for key in _TIER_TAKEN:
+        value = rest.get(_TIER_NAMES.get(key, key))
+        if value not in (None, _TIER_DEFAULTS[_TIER_NAMES.get(key, key)]):
+            extra[key] = value
+    if rest.get("tiers"):
+        extra["spec_name"] = _TIERING
+        extra["secondary_tiers"] = [{"type": tier["type"], **_TIER_PLACES[tier["type"]]} for tier in rest["tiers"]]
+    return json.dumps({"kv_connector": _CONNECTOR, "kv_role": "kv_both", "kv_connector_extra_config": extra})
+
+
+def read_backend(text: str) -> str:
+    """Return vLLM's own backend. Raises ValueError for others."""
+    if text != "native":
+        raise ValueError("not vLLM's own offload")
+    return text
+
+
+def _joined_tiers(found: Mapping[str, Any]) -> Mapping[str, object]:
+    """Make `hardware.kv_offload` of its flags; none where nothing names the host's memory."""
+    whole = dict(found.get(_KV_REST) or {})
+    tokens = whole.pop("block_size", None)
+    if tokens is not None:
+        whole["blocks_per_chunk"] = max(1, tokens // (found.get("engine.block_size") or 16))
+    if found.get(_KV_SIZE) is not None:
+        whole["host_gib"] = found[_KV_SIZE]
+    return {_KV_REST: whole if "host_gib" in whole else None, _KV_SIZE: None, _KV_BACKEND: None}
+
+
+def _written_tiers(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the values of the two flags: the second is written where anything but the memory differs from vLLM's."""
+    tier = values.get(_KV_REST)
+    if not isinstance(tier, Mapping):
+        return {}
+    differs = tier.get("tiers") or any(tier.get(key, default) != default for key, default in _TIER_DEFAULTS.items())
+    return {_KV_SIZE: tier["host_gib"], _KV_REST: tier if differs else None}
+
+
+def _tier_remarks(values: Mapping[str, object]) -> Sequence[str]:
+    """Return what no flag says of the tiers."""
+    tier = values.get(_KV_REST)
+    sizes = [each for each in tier.get("tiers") or () if each.get("size_gib")] if isinstance(tier, Mapping) else []
+    return ["vLLM's further tiers have no bound: keep them to size_gib from outside"] if sizes else []
+
+
+# ---------------------------------------------------------------------------------------------------------------- flags
 
 _BACKENDS = {name: name for name in ("auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")}
 _GENERATION = "sampling.by_default"
@@ -88,9 +253,9 @@ _RARE = (
     # Without either it is as the version does by default, which a scenario that leaves the key out stands for.
     Flag("--async-scheduling", "engine.async_scheduling", means=True),
     Flag("--no-async-scheduling", "engine.async_scheduling", means=False),
-    Flag("--kv-offloading-size", offload.SIZE),
-    Flag("--kv-transfer-config", offload.REST, read=offload.read_transfer, write=offload.write_transfer),
-    Flag("--kv-offloading-backend", offload.BACKEND, is_written=False, read=offload.read_backend),
+    Flag("--kv-offloading-size", _KV_SIZE),
+    Flag("--kv-transfer-config", _KV_REST, read=read_transfer, write=write_transfer),
+    Flag("--kv-offloading-backend", _KV_BACKEND, is_written=False, read=read_backend),
     Flag("--num-gpu-blocks-override", "hardware.num_gpu_blocks", is_written=False),
     Flag("--data-parallel-size -dp", "replicas"),
     Flag("--kv-cache-dtype", "model.kv_dtype_bytes", is_written=False,
@@ -200,7 +365,7 @@ def defaults(startup: Startup) -> Mapping[str, object]:
 def _joined(found: Mapping[str, Any]) -> Mapping[str, object]:
     generation = found.get(_GENERATION)
     made = {} if generation is None else {"sampling": {**generation, **(found.get("sampling") or {})}}
-    return {**offload.joined(found), **made, _GENERATION: None}
+    return {**_joined_tiers(found), **made, _GENERATION: None}
 
 
 def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
@@ -209,7 +374,7 @@ def _v1_remarks(policy: object, values: Mapping[str, object]) -> Sequence[str]:
     swaps = values.get("hardware.swap_space_gib") and getattr(policy, "preemption_mode", None) in ("swap", "auto")
     if getattr(policy, "max_loras", None):
         found.append("it serves adapters with --enable-lora and --lora-modules NAME=PATH")
-    found += offload.remarks(values)
+    found += _tier_remarks(values)
     return [*found, *(["vLLM v1 recomputes, and swaps nothing"] if swaps else [])]
 
 
@@ -240,7 +405,7 @@ VLLM_SERVE = Launch(
     defaults=defaults,
     remarks=_v1_remarks,
     joined=_joined,
-    written=lambda _, values: offload.written(values),
+    written=lambda _, values: _written_tiers(values),
     balancer="vllm_dp",
 )
 SERVE_BEFORE_V1 = replace(
@@ -265,7 +430,10 @@ SERVE_BEFORE_V1 = replace(
     told_by=BEFORE_V1,
 )  # fmt: skip
 
-VLLM = Server(
+
+# -------------------------------------------------------------------- servers of policies, each under the policy's name
+
+VLLM = CHUNKED_PREFILL = REAL = Server(
     FRONT_END,
     "public runs of vLLM 0.15 over HTTP",
     synchronous=SYNC,
@@ -276,5 +444,116 @@ VLLM = Server(
     fuses_since=_FUSED_BY_DEFAULT,
 )
 LIKE_VLLM = Server(FRONT_END, LIKE_VLLM_0_15, asynchronous=Host(0.3e-3, 0.0, "assumed: as vLLM 0.19"))
-"""The server of a policy whose file names none: as quick as vLLM, without a command."""
+"""The server of a policy for which no file has one: as quick as vLLM, without a command."""
 LIKE_VLLM_0_12 = Server(FRONT_END, LIKE_VLLM_0_15, synchronous=LIKE_SYNC, overlaps_since=None)
+"""The same without asynchronous scheduling."""
+
+
+def _preemptive_remarks(policy: Any, values: Mapping[str, object]) -> Sequence[str]:
+    swaps = ["vLLM v1 recomputes, and swaps nothing"] if policy.preemption_mode in ("swap", "auto") else []
+    return [*swaps, "vLLM's own priority scheduling displaces a request for want of memory alone"]
+
+
+VLLM_V0 = replace(LIKE_VLLM_0_12, launch=SERVE_BEFORE_V1)
+CONTINUOUS = replace(
+    LIKE_VLLM, launch=replace(SERVE_BEFORE_V1, is_own=False, fixed={"engine.enable_chunked_prefill": False})
+)
+PREEMPTIVE = replace(
+    LIKE_VLLM,
+    launch=replace(VLLM_SERVE, is_own=False, fixed={"engine.order": "priority"}, remarks=_preemptive_remarks),
+)
+SARATHI = replace(
+    LIKE_VLLM,
+    launch=replace(
+        VLLM_SERVE,
+        is_own=False,
+        remarks=lambda policy, values: ["vLLM v1 schedules running requests first, as Sarathi-Serve does"],
+    ),
+)
+IN_TIME = replace(
+    LIKE_VLLM,
+    launch=replace(
+        VLLM_SERVE,
+        is_own=False,
+        remarks=lambda policy, values: ["vLLM has no such order of its own: its order is fcfs or priority"],
+    ),
+)
+
+
+# --------------------------------------------------------------------------------------------------- a server that runs
+
+PROGRAM = VLLM_SERVE.programs[0]
+"""The program of sources that name none."""
+ACCEPTANCE = "engine.speculative_config.acceptance"
+
+
+def read_metrics(text: str, place: str) -> Start:
+    """Return what a scrape of `/metrics` says: blocks and their size, share of memory, model, accepted drafts."""
+    said: dict[str, tuple[object, str]] = {}
+    info = re.search(r"^vllm:cache_config_info\{(.*)\}", text, re.MULTILINE)
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', info[1])) if info else {}
+    for label, key in (("num_gpu_blocks", "hardware.num_gpu_blocks"), ("block_size", "engine.block_size"),
+                       ("gpu_memory_utilization", "hardware.gpu_memory_utilization"),
+                       ("enable_prefix_caching", "engine.enable_prefix_caching")):  # fmt: skip
+        if labels.get(label, "None") != "None":
+            said[key] = (ast.literal_eval(labels[label]), f"cache_config_info in {place}")
+    if labels.get("cache_dtype", "").startswith("fp8"):
+        said["model.kv_dtype_bytes"] = (1, f"cache_config_info in {place}")
+    if rates := accepted_rates(text):
+        said[ACCEPTANCE] = ({"rates": rates}, f"the accepted drafts in {place}")
+    name = re.search(r'model_name="([^"]+)"', text)
+    if not info and not name:
+        return Start(place)
+    words = (*PROGRAM.split(), *([name[1]] if name else []))
+    untold = (
+        "max_num_seqs, max_num_batched_tokens and tensor_parallel are not in the metrics: give its start-up log too"
+    )
+    return Start(place, words, said=said, notes=[untold])
+
+
+def accepted_rates(text: str) -> list[float]:
+    """Return the share of verify steps that accepted at least 1, 2, ... drafts, by vLLM's counters; of all engines.
+
+    Empty where nothing was drafted yet.
+    """
+    counted: dict[str, float] = {}
+    for name, labels, value in re.findall(r"^vllm:spec_decode_(\w+?)(?:_total)?\{(.*)\} (\S+)$", text, re.MULTILINE):
+        place = re.search(r'position="(\d+)"', labels)
+        key = f"{name} {place[1]}" if place else name
+        counted[key] = counted.get(key, 0.0) + float(value)
+    steps = counted.get("num_drafts", 0.0)
+    if not steps:
+        return []
+    places = sorted(int(key.split()[1]) for key in counted if key.startswith("num_accepted_tokens_per_pos "))
+    return [round(counted[f"num_accepted_tokens_per_pos {place}"] / steps, 4) for place in places]
+
+
+def read_log(text: str, place: str) -> Start | None:
+    """Return what the log of vLLM's start says: arguments, version, blocks, the engine's settings. None for another."""
+    given = re.search(r"non-default args: (\{.*\})", text)
+    config = re.search(r"LLM engine \(v(\d+\.\d+)[^)]*\) with config: (.*)", text)
+    if not given and not config:
+        return None
+    said: dict[str, tuple[object, str]] = {}
+    words = [*PROGRAM.split()]
+    if given:
+        arguments = ast.literal_eval(given[1])
+        name = arguments.pop("model", None) or arguments.pop("model_tag", None)
+        words += [*([str(name)] if name else []), *as_words({k: v for k, v in arguments.items() if k != "model_tag"})]
+    if config:
+        said["engine.version"] = (config[1], f"{place}: the engine's line")
+        settings = arguments_in(config[2])
+        if len(words) == 2 and "model" in settings:
+            words.append(str(settings["model"]))
+        for name, key in (("tensor_parallel_size", "hardware.tensor_parallel"),
+                          ("pipeline_parallel_size", "hardware.pipeline_parallel"),
+                          ("enable_prefix_caching", "engine.enable_prefix_caching")):  # fmt: skip
+            if name in settings:
+                said[key] = (settings[name], f"{place}: the engine's line")
+    for key, pattern in (("engine.max_num_batched_tokens", r"max_num_batched_tokens=(\d+)"),
+                         ("hardware.num_gpu_blocks", r"# GPU blocks: ([\d,]+)")):  # fmt: skip
+        if match := re.search(pattern, text):
+            said[key] = (int(match[1].replace(",", "")), f"{place}: its line on {key.rpartition('.')[2]}")
+    if match := re.search(r"GPU KV cache size: ([\d,]+) tokens", text):
+        said["kv_tokens"] = (int(match[1].replace(",", "")), f"{place}: GPU KV cache size")
+    return Start(place, words, said=said, gpu=" ".join(re.findall(r"(?:NVIDIA|GPU:?) [^\n]*", text)[:5]))

@@ -1,9 +1,12 @@
-"""A real server beside its policy: what it adds around the kernels of a step, and the command that starts it.
+"""What a server is: what it adds around the kernels of a step, the command that starts it, and a start that was read.
 
-A policy's file has its server as `SERVER` (`simulator.policies.server_of`). Where nothing was published, the figures
-are vLLM's and say so: the form is known to fit, the numbers are a default to be replaced by one's own.
+`scenarios.servers.server_of` has the server of a policy. Where nothing was published, the figures are vLLM's and say
+so: the form is known to fit, the numbers are a default to be replaced by one's own.
 """
 
+import ast
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -227,3 +230,52 @@ class Server:
         """Return where figures of the front end come from; '' for figures that only the scenario has."""
         usual = (self.front_end.of(vocab) for vocab in (0, *TOKENISED_S))
         return self.front_end_source if front_end in usual else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One server of a source. `words` are its program and arguments, as far as they are known.
+
+    `said` are keys of the scenario that the source says outside of flags, each with its value and where it stands;
+    `gpu` is any text that may name the GPU; `options` are keys of a file of options.
+    """
+
+    place: str
+    words: Sequence[str] = ()
+    image: str = ""
+    gpu: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, tuple[object, str]] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # texts of files by name, where the source holds them
+    remark: str = ""  # a comment behind the words
+    notes: Sequence[str] = ()
+
+
+def plain(name: str) -> str:
+    """Return the name of a flag without its hyphens in front, and with hyphens for underscores."""
+    return name.lstrip("-").replace("_", "-")
+
+
+def as_words(data: Mapping[str, object]) -> list[str]:
+    """Return a mapping of flags as words: true is a flag alone, false its opposite."""
+    words: list[str] = []
+    for key, value in data.items():
+        name = key.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            several = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(json.dumps(each) if isinstance(each, dict) else str(each) for each in several)]
+    return words
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """Read `name=value, ...` as Python writes it; values that are no plain ones are left out."""
+    found = {}
+    for name, value in re.findall(r"(\w+)=('[^']*'|\"[^\"]*\"|[\w.+-]+)(?=[,)\s]|$)", text):
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found

@@ -1,9 +1,18 @@
-"""The command line of TensorRT-LLM (tensorrt_llm/commands/serve.py), and its file of options (llmapi/llm_args.py)."""
+"""TensorRT-LLM as a server: its flags (tensorrt_llm/commands/serve.py), its file of options, and its host by version.
+
+Options are those of llmapi/llm_args.py. The server of the policy `some_name` is `SOME_NAME`.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from simulator.servers import Flag, Launch, Startup
+from scenarios.servers.server import Flag, Launch, Older, Server, Startup, Untabled
+from scenarios.servers.vllm import FRONT_END, LIKE_VLLM_0_15, SYNC
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.host import Host
+from simulator.timing.launches import has_latent_blocks, layer_launch_s
 
 
 def _upper(*words: str) -> Mapping[str, str]:
@@ -107,3 +116,49 @@ LAUNCH = Launch(
     joined=_joined,
     written=_written,
 )  # fmt: skip
+
+
+_BEFORE_1_1 = Older(
+    (1, 1),
+    Host(
+        1.4e-3,
+        7e-6,
+        "TensorRT-LLM 1.0.0rc3 with overlap: TPOT less kernels, closed-loop runs of Qwen3-32B in fp8 on H100"
+        " (aiconfigurator's silicon samples)",
+    ),
+    1.2,
+)
+"""All three were chosen on runs at TP 1, 2, 4 and 8 (docs/served.md): there are no tables of that version's kernels."""
+
+
+def _untabled(model: Model, gpu: Gpu) -> Untabled | None:
+    """Experts in block-scaled fp8 on Blackwell: tables have vLLM's, 1.4 times as quick in prompts of DeepSeek.
+
+    By runs of 1.2 at TP 8; those at TP 4, which took no part in the choice, agree (docs/served.md).
+    """
+    return Untabled(1.4, layer_launch_s(model, gpu)) if has_latent_blocks(model, gpu) else None
+
+
+TENSORRT_LLM = Server(
+    replace(FRONT_END, per_prompt_token_s=6e-6),  # runs of Llama, gpt-oss and DeepSeek in fp4 want no more
+    LIKE_VLLM_0_15,
+    synchronous=Host(
+        SYNC.step_s,
+        SYNC.per_seq_s,
+        "TensorRT-LLM without overlap: assumed as vLLM 0.12, 5.9 ms at 64 at once; with overlap an iteration is of"
+        " 4.6 ms there, and the host works for about as long as the GPU (NVIDIA/TensorRT-LLM, issue 13957)",
+    ),
+    asynchronous=Host(
+        0.0,
+        0.0,
+        "TensorRT-LLM with overlap: TPOT less kernels leaves nothing, closed-loop runs of DeepSeek, Llama and gpt-oss"
+        " on H200 and B200 (aiconfigurator's silicon samples). Of Llama-3.1-8B fp8 on B200 at 64 at once 580 us of idle"
+        " GPU an iteration were seen (NVIDIA/TensorRT-LLM, issue 13957)",
+    ),
+    older=(_BEFORE_1_1,),
+    untabled=_untabled,
+    launch=LAUNCH,
+    kernels="trtllm",
+    all_to_all=True,
+    prompt_graphs=False,
+)

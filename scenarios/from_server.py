@@ -12,16 +12,17 @@ import yaml
 from scenarios.assembly.replica_parts import STATIC, build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.schema.loader import load
+from scenarios.schema.releases import is_of, nearest_known
 from scenarios.schema.scenario import Scenario
-from scenarios.servers.flags import Read
-from scenarios.servers.names import gpu_of, model_of
-from scenarios.servers.reading import launch_of, read_start, version_of
-from scenarios.servers.running import ACCEPTANCE
-from scenarios.servers.start import Start, policy_of
-from simulator.errors import InputError
-from simulator.hardware.gpus import find_gpu
+from scenarios.servers import policy_of
+from scenarios.servers.flags import Read, launch_of, read_start, version_in
+from scenarios.servers.server import Launch, Start, Startup
+from scenarios.servers.vllm import ACCEPTANCE
+from simulator.errors import InputError, did_you_mean
+from simulator.hardware.gpus import GPUS, find_gpu
+from simulator.hardware.model_names import bare_name, precision_in
+from simulator.hardware.models import HUGGING_FACE, MODELS, built_in_of, published_fields
 from simulator.policies import policy_class, policy_parameters
-from simulator.servers import Launch, Startup
 
 _SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "router", "workload")
 _PLAIN = {"kind": "linear", "base_s": 1.0, "per_token_s": 0.0, "per_context_token_s": 0.0}  # takes no server's defaults
@@ -210,3 +211,51 @@ def _priced(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[Scenario
             found.cost.build(found)
             return found, "measured kernels for this model and GPU"
     return load({**data, "cost": {"kind": "roofline"}}, overrides), "no measured kernels for this model and GPU"
+
+
+def model_of(name: str, place: str) -> tuple[Any, str]:
+    """Return the model of a repository, a folder or a config.json, and why it is the one.
+
+    Raises InputError for one that is not known; `place` is where it was named.
+    """
+    if not name:
+        raise InputError("names no model", file=place, hint="give one: --set model=NAME (batchlab list models)")
+    path = Path(name)
+    config = path / "config.json" if path.is_dir() else path
+    if config.suffix == ".json" and config.is_file():
+        return str(config.absolute()), f"{name}: its config.json"
+    own = built_in_of(name)
+    if own is None:
+        bare = bare_name(name)
+        hint = f"{did_you_mean(bare, MODELS)}give a model of `batchlab list models` or a config.json: --set model=NAME"
+        raise InputError(f"the model {name} is not known", file=place, hint=hint)
+    fields = published_fields(own, name)
+    model: Any = {"base": own, **fields} if fields else own
+    changed = f" in {precision_in(name)}" if fields else ""
+    return model, name if name == HUGGING_FACE[own] else f"{name}: as {HUGGING_FACE[own]}{changed}"
+
+
+def gpu_of(text: str) -> str | None:
+    """Return the GPU that a label or a log names: every part of its name is in one word, the longest name first."""
+    words = re.findall(r"[a-z0-9-]+", text.lower())
+    for name in sorted(GPUS, key=len, reverse=True):
+        if any(all(part in word for part in name.split("-")) for word in words):
+            return name
+    return None
+
+
+def version_of(launch: Launch, starts: Sequence[Start], told: tuple[object, str] | None) -> tuple[str, str]:
+    """Return the version whose rules are followed, and where it was said; the nearest one where it is not known."""
+    known = policy_parameters(policy_class(policy_of(launch)))["version"].words
+    image = next((start.image for start in starts if version_in(start.image)), "")
+    remark = next((match[1] for start in starts if (match := re.search(r"vLLM (0\.\d+)", start.remark))), None)
+    if told:
+        found, why = str(told[0]), told[1]
+    elif remark:
+        found, why = remark, "the remark behind the command"
+    elif image:
+        found, why = str(version_in(image)), f"the image {image}"
+    else:
+        return known[-1], "not said: the newest"
+    near = nearest_known(known, found) or known[-1]
+    return near, why if is_of(near, found) else f"{why}: of {found} the rules are taken to be those of {near}"
