@@ -13,7 +13,6 @@ from simulator.compiled import is_compiled
 from simulator.engine.replica import Replica
 from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.speculative.replica import SpeculativeReplica
-from simulator.plan import OptionalMembers
 from simulator.request import Request
 from simulator.results.records import GapColumns, Ints, Records, RowColumns
 from simulator.speculative.config import SpeculativeConfig
@@ -33,8 +32,7 @@ class _NoDrafts:
 def itemized_replica(parts: ReplicaParts) -> Replica:
     """Make the replica that counts each request by itself. It refuses what a `Replica` does: drafts need no room."""
     replica = SpeculativeReplica(Speculation(SpeculativeConfig("ngram", 0), _NoDrafts(), sys.maxsize), parts)
-    members = OptionalMembers.of(parts.policy)
-    replica.state.refuses, replica.state.caps = members.refuses, members.caps
+    replica.state.refuses, replica.state.caps = (getattr(parts.policy, name, None) for name in ("refuses", "caps"))
     return replica
 
 
@@ -57,7 +55,8 @@ def one_by_one(patch: pytest.MonkeyPatch) -> Iterator[list[Replica]]:
 def first_steps(records: Records) -> Ints:
     """The first step of each row, counted among the steps that compute tokens."""
     rows, works = records.rows, _works(records)
-    return (np.cumsum(works) - works)[rows.first_step[rows.tokens > 0]]
+    number: Ints = np.cumsum(works) - works
+    return number[rows.first_step[rows.tokens > 0]]
 
 
 def _works(records: Records) -> Any:
