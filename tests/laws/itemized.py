@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from simulator.compiled import is_compiled
@@ -41,7 +41,7 @@ def first_steps(records: Records) -> Ints:
     return (np.cumsum(works) - works)[rows.first_step[rows.tokens > 0]]
 
 
-def _works(records: Records) -> Any:
+def _works(records: Records) -> npt.NDArray[np.bool_]:
     """Whether each step computes tokens."""
     return np.repeat(records.rows.tokens > 0, records.rows.repeat)
 
