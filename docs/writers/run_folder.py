@@ -7,13 +7,12 @@ from simulator.metrics.metric import Metric
 
 _HEAD = """# A run folder, file by file
 
-This page is written from the code (`make pages PAGES=run-folder`); a test keeps it true.
+This page is written from the code (`make pages PAGES=run-folder`).
 
-`batchlab run` writes a folder. So do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs write
-equal bytes: no file says when or where it was written. Times are seconds on the clock of the run, which starts at 0.
-Latencies are milliseconds, and their names say so. Tables are gzipped CSV with a header and all digits of numbers. A
-field is empty if the event never happened. Python has the same tables as data frames: `result.requests`,
-`result.steps`.
+`batchlab run` writes a folder, and so do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs
+write equal bytes. Times are seconds on the clock of the run, which starts at 0; latencies are milliseconds. Tables are
+gzipped CSV with a header and all digits of numbers. A field is empty if the event never happened. Python has the same
+tables as data frames: `result.requests`, `result.steps`.
 """
 _EXPORTS = """## Exports
 
@@ -52,13 +51,12 @@ def _page() -> Iterator[str]:
 
 
 _SUMMARY = """One object. For each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are
-`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below
-follow, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
-`slo_targets` (each target with its limit, value and excess), `warmup` (where it ends), `prediction`
-(between which values `low` and `high` a metric of the real server lies with the probability `coverage`, its `basis`,
-its `envelope`, and why; [Runs of real servers](served.md)), and last
-`provenance`: model, GPU, step costs with their known error and how each part was come by, what host and front end add,
-seed and version. `schema_version` moves when a key changes or goes."""
+`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below follow,
+where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and `slo_targets`
+(each target with its limit, value and excess), `warmup` (where it ends), `prediction` (the interval from `low` to
+`high` that holds a real server's metric with the probability `coverage`, its `basis`, its `envelope`, and why; [Runs
+of real servers](served.md)), and `provenance`: model, GPU, step costs with their known error and the source of each
+part, times of host and front end, seed and version. `schema_version` moves when a key changes or goes."""
 
 
 def _metric(metric: Metric) -> tuple[str, str, str]:
