@@ -76,7 +76,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "systems": _text(systems.page, DOCS / "systems.md"),
     "traces": _table(trace_formats.markdown, DOCS / "traces.md"),
     "bounds": _table(bounds.markdown, DOCS / "bound.md"),
-    "claims": _text(claims.page, DOCS / "claims.md"),
+    "claims": _with_data(claims.page, DOCS / "claims.md", claims.files),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
     "kernels": _text(measured_kernels.text, measured_kernels.FILE),

@@ -1,5 +1,6 @@
 """The page of a run folder's files, docs/run-folder.md."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from docs.writers.tables import texts
@@ -39,7 +40,8 @@ def _page() -> Iterator[str]:
         rows = [(f"`{column}`", unit, meaning) for column, (unit, meaning) in columns.items()]
         yield from _table(("column", "unit", "meaning"), rows)
     yield f"\n## summary.json\n\n{_SUMMARY}\n"
-    yield from _table(("key", "unit", "definition"), [_metric(metric) for metric in METRICS.values() if metric.by_run])
+    metrics = [metric for metric in METRICS.values() if metric.by_run and not _is_told(metric)]
+    yield from _table(("key", "unit", "definition"), list(map(_metric, metrics)))
     yield f"\n{_EXPORTS}"
     formats = [
         (f"`{name}`", ", ".join(f"`{file}`" for file in each.files), each.title, each.note)
@@ -57,6 +59,14 @@ where they apply: `groups` (the columns of replicas.csv.gz for each group of a f
 `high` that holds a real server's metric with the probability `coverage`, its `basis`, its `envelope`, and why; [Runs
 of real servers](served.md)), and `provenance`: model, GPU, step costs with their known error and the source of each
 part, times of host and front end, seed and version. `schema_version` moves when a key changes or goes."""
+
+
+_OTHERS = re.compile(r"(median|std|p\d+)_(ttft|tpot|itl|e2el|queue_time)_ms")
+
+
+def _is_told(metric: Metric) -> bool:
+    """Whether the text above the table tells of it: another statistic of a latency than the mean."""
+    return _OTHERS.fullmatch(metric.key) is not None
 
 
 def _metric(metric: Metric) -> tuple[str, str, str]:
