@@ -103,7 +103,7 @@ def _check(scenario: Scenario) -> None:
         what = f"the policy {split_class(engine.policy)[1]} does not plan with KV on the host"
         raise scenario.error(_KEY, what, f"these do: {able}; or leave the key out")
     others = {
-        "engine.policy": (engine.policy in REAL_POLICIES, "is not told to a real scheduler"),
+        "engine.policy": (engine.policy in REAL_POLICIES, "cannot be passed to a real scheduler"),
         "engine.version": (engine.parameter("version", NEWEST) != NEWEST, f"is known as vLLM {NEWEST} has it"),
         "engine.enable_prefix_caching": (not engine.enable_prefix_caching, "needs the prefix cache of the device"),
         "engine.speculative_config": (bool(drafts(engine.speculative_config)), "cannot be combined with drafts"),

@@ -44,7 +44,7 @@ def check_pipeline(scenario: Scenario) -> None:
     }
     for key, (is_there, words) in without.items():
         if is_there:
-            raise scenario.error(key, f"{words} and a pipeline are not put together yet", f"leave it out, or {_KEY}: 1")
+            raise scenario.error(key, f"{words} cannot be combined with a pipeline", f"leave it out, or {_KEY}: 1")
     try:
         stages_of(scenario.resolve_model(), hardware.pipeline_parallel, hardware.pp_layer_partition)
     except InputError as error:

@@ -48,7 +48,7 @@ def test_a_closed_loop_has_an_interval_of_each_metric() -> None:
     assert all(ends["low"] < ends["high"] for ends in entry["metrics"].values())
     rate, answer = (entry["metrics"][name] for name in ("request_throughput", "mean_e2el_ms"))
     assert rate["low"] * answer["high"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"])
-    assert "a real server lies with 90 % in mean TTFT" in prediction_words(entry)
+    assert "90 % of similar real servers fell in mean TTFT" in prediction_words(entry)
 
 
 def test_a_server_whose_first_requests_count_may_be_cold() -> None:
