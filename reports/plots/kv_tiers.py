@@ -79,8 +79,8 @@ def kv_tiers(runs: Sequence[tuple[str, Records]]) -> Picture:
         figure.legend(handles, names, loc="outside lower center", ncols=len(shown))
         return (
             "Source of the prompts' KV, by the time at which their requests started: the GPUs' prefix cache, the host, "
-            "further tiers through the host, or none, so that it was computed. When a tier is full of KV that is not used "
-            "again, the tier below it supplies more."
+            "further tiers through the host, or none, so that it was computed. When a tier is full of KV that is not "
+            "used again, the tier below it supplies more."
         )
 
     return draw("kv_tiers", (10.0, 1.2 + 1.7 * len(runs)), paint)
