@@ -105,7 +105,7 @@ class Disaggregation:
             replica = replicas[load.index]
             if isinstance(replica, ConnectedReplica):
                 if not isinstance(replica.connector, Pull):
-                    raise InputError(f"replica {load.index} decodes alone, and offloads: it is not put together so")
+                    raise InputError(f"replica {load.index} decodes alone: that cannot be combined with offloading")
                 self._pulls[load.index] = replica.connector
                 replica.connector.attach(self._pull)
             else:

@@ -63,7 +63,7 @@ def stages_of(model: Model, stages: int, partition: Sequence[int] | None = None)
     """
     if model.has_kv_groups:
         what = f"the layers of {model.name} keep different things of a request"
-        raise InputError(f"{what}, whose blocks are not planned for stages yet", hint="pipeline_parallel: 1")
+        raise InputError(f"{what}: its blocks cannot be planned for stages", hint="pipeline_parallel: 1")
     found: list[Stage] = []
     first = 0
     for layers in layers_of_stages(model.layers, stages, partition):
