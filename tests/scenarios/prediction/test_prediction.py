@@ -74,7 +74,7 @@ def test_outside_of_the_envelope_it_says_so_and_how_far() -> None:
     inside = run(scenario(cost={"kind": "roofline"})).summary[PREDICTION]
     outside = run(scenario(cost={"kind": "roofline"}, hardware={"gpu": "l4"})).summary[PREDICTION]
     assert outside["envelope"] == "outside"
-    assert "outside the measured envelope: no run of a server on l4" in outside["why"]
+    assert "outside the measured envelope: no measured run of a server on l4" in outside["why"]
     assert width(outside, "mean_tpot_ms") > 1.3 * width(inside, "mean_tpot_ms")
 
 
