@@ -13,7 +13,7 @@ import torch
 
 from gpu_backend.hidden import Launches
 from gpu_backend.nvml import Nvml, Pulse
-from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.models import Model
 
 Work = TypeVar("Work")

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from gpu_backend.nvml import Pulse
-from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.models import Model
 
 Work = TypeVar("Work")

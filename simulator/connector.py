@@ -1,6 +1,6 @@
 """A KV connector as a policy sees it: KV that need not be computed, since another memory or server has it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from simulator.request import RequestView
@@ -31,3 +31,17 @@ class ConnectorView(Protocol):
 
     def is_fenced(self, request: RequestView) -> bool:
         """True if a running request's blocks cannot be freed yet, as a step in flight writes them."""
+
+
+Send = Callable[[int, int], float]
+"""Sends so many blocks of the request with this row, which is no transfer where there are none; returns its end."""
+
+
+class Loader(Protocol):
+    """A replica's connector as its fleet sees it."""
+
+    def attach(self, send: Send) -> bool:
+        """Let the fleet send what is loaded; returns whether the KV comes from another server."""
+
+    def offer(self, row: int, *, fails: bool) -> None:
+        """Another server has a request's KV, whose transfer may fail."""

@@ -1,4 +1,8 @@
-"""The policy's side of the engine: what a policy sees, what it plans, and what else it may declare.
+"""The policy's contract: what a policy sees (`View`) and what it plans (`StepPlan`).
+
+A policy of your own has `max_num_seqs` and `plan(view)`, and names some of seven fields of a `StepPlan`: `preempt`,
+`resume`, `prefill`, `decode`, `paused`, `holds`, `wait_until_s`. What else it may say of itself stands in
+`simulator.policy_traits`.
 
 A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to the batch:
 requests that leave it and how, requests that return, prompt chunks to compute, and whether the others decode.
@@ -7,15 +11,13 @@ requests that leave it and how, requests that return, prompt chunks to compute, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from enum import Enum
-from math import inf
 from typing import NamedTuple, Protocol
 
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
-from simulator.request import Request, RequestView
+from simulator.policy_traits import Traits as Traits
+from simulator.request import RequestView
 from simulator.speculative.speculation import Drafting
-from simulator.takes_over import TakesOver
 
 
 class Holds(Enum):
@@ -57,22 +59,25 @@ class Preemption(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """One step: changes to the batch in the order of the fields, then what is computed.
+    """One step, by the names of its fields: changes to the batch in this order, then what is computed.
 
-    `preempt` and `resume` (swapped requests that return) free and take blocks before anything else does. With
-    `decode`, every decoding request that is not in `paused` computes one token. A plan that computes nothing lets
+    `preempt` and `resume` (swapped requests that return) free and take blocks before anything else does. `prefill` are
+    the prompt chunks, also of requests that enter. With `decode`, every decoding request that is not in `paused`
+    computes one token. `holds` says how long the answer stands if nothing changes. A plan that computes nothing lets
     the engine rest until the next arrival, or until `wait_until_s`.
+
+    The other fields say what the schedulers of real servers do beside it:
 
     With `more`, the policy is asked again for the same step when this part has been applied (`View.step_tokens` then
     counts the step's tokens so far): what a prefix cache holds depends on what was just scheduled. Later parts may
     only admit requests; `holds` of the last part counts.
 
+    The next view shows the `note` of a plan. It must not depend on how often the policy is asked while a plan holds.
+
     `tried` are the waiting requests whose prefixes were looked up for this plan, in order, or None where the queue was
     not looked at: SGLang's radix tree and its queue orders change by being looked at (`Traits.ranks_when_tried`).
-    `withheld`: the decodes were to be computed and lack memory, for which a radix tree has evicted all it could.
     `to_end` are running requests that move to the end of the batch, in this order, behind those that are admitted.
-
-    The next view shows the `note` of a plan. It must not depend on how often the policy is asked while a plan holds.
+    `withheld`: the decodes were to be computed and lack memory, for which a radix tree has evicted all it could.
 
     `requeue` reorders the queue when all else is done, for systems that do so while they schedule: these waiting
     requests, this step's victims included, go to the front in this order; a queue that sorts only when told
@@ -89,6 +94,7 @@ class StepPlan(NamedTuple):
     paused: tuple[RequestView, ...] = ()
     holds: Holds = Holds.STEP
     wait_until_s: float | None = None
+    # Beside it, for the schedulers of real servers:
     more: bool = False
     note: object = None
     tried: tuple[RequestView, ...] | None = None
@@ -119,6 +125,147 @@ class BatchView(Protocol):
     def __reversed__(self) -> Iterator[RequestView]: ...
 
     def __contains__(self, request: object) -> bool: ...
+
+
+class View(Protocol):
+    """A policy's view of the replica when it plans a step: its requests and its memory. Reading it changes nothing.
+
+    What stands behind `prefix_hits` is for policies of real servers.
+    """
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def waiting(self) -> WaitingView: ...
+
+    @property
+    def running(self) -> BatchView:
+        """Requests in the batch that have not finished."""
+
+    @property
+    def prefilling(self) -> BatchView:
+        """Running requests whose prompt is not computed yet."""
+
+    @property
+    def num_decoding(self) -> int:
+        """Running requests that decode."""
+
+    @property
+    def num_swapped(self) -> int:
+        """Waiting requests whose KV lies in host memory."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Usable blocks of the device."""
+
+    @property
+    def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_free_host_blocks(self) -> int: ...
+
+    @property
+    def decode_blocks_needed(self) -> int:
+        """Blocks that one more token for every decoding request takes, paused requests included."""
+
+    def blocks_freed(self, requests: Sequence[RequestView]) -> int:
+        """Device blocks that come free when all of these running requests leave; shared ones may not."""
+
+    def block_takers(self) -> Sequence[RequestView]:
+        """The decoding requests whose next token takes a block, in order of admission."""
+
+    @property
+    def caches_prefixes(self) -> bool: ...
+
+    def prefix_hits(self, request: RequestView) -> tuple[int, int]:
+        """Leading blocks of a waiting request that are cached, and how many of them count as free now."""
+
+    # For policies of real servers: their notes, counts of steps, and parts.
+
+    @property
+    def running_loras(self) -> Mapping[str, int]:
+        """Running requests by adapter, for a policy that has `Traits.max_loras`."""
+
+    @property
+    def note(self) -> object:
+        """`StepPlan.note` of the previous plan; None at first."""
+
+    @property
+    def decode_steps(self) -> int:
+        """Steps with decodes so far."""
+
+    @property
+    def decode_steps_since_admission(self) -> int:
+        """Steps with decodes since the step of the last admission, that step not counted."""
+
+    @property
+    def executed_steps(self) -> int:
+        """Steps so far that computed tokens."""
+
+    @property
+    def prefills_throttled(self) -> bool | None:
+        """Whether ranks in lockstep hold prompts back in this step, by their common count; None for a rank alone."""
+
+    @property
+    def late_blocks(self) -> tuple[int, ...]:
+        """Blocks of finished requests that come free with the next plan, the one after, ... (`Traits.frees_late`)."""
+
+    @property
+    def step_tokens(self) -> int | None:
+        """Tokens planned so far, when a further part of the step's plan is asked for (`StepPlan.more`); else None."""
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
+        the policy `takes_ahead`."""
+
+    @property
+    def groups(self) -> KVGroups | None:
+        """KV memory of several groups, whose blocks are asked for there; None for memory of one kind."""
+
+    def decoding_last_first(self) -> Iterator[RequestView] | None:
+        """The decoding requests in the order of the queue, the last first, or None.
+
+        Only a queue whose policy displaces running requests keeps it, without the paused: None where some are.
+        """
+
+    def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
+        """Predicted seconds that computing its prompt and its answer so far adds to a step of the present decodes.
+
+        Without `mixed`, the seconds of a step of its own. None without a prediction: on a device, in a recorded run.
+        """
+
+    def swap_s(self, request: RequestView) -> float | None:
+        """Predicted seconds that moving the blocks of a running request out and in adds to two such steps, or None."""
+
+    def prefix_matches(self) -> PrefixMatches:
+        """`prefix_hits` for several requests that one plan admits."""
+
+    def known_outputs(self, request: RequestView) -> int:
+        """`output_tokens_so_far` without the token that the running step computes (`Traits.async_scheduling`)."""
+
+
+class Policy(Protocol):
+    """A batching policy: parameters are the fields of a dataclass, decisions come from `plan` alone.
+
+    `plan` is pure: the same view gives the same plan, and nothing changes. The members of `OptionalMembers` and the
+    class variables that `Traits` names (`simulator.policy_traits`) may be left out. A policy with a parameter
+    `max_num_batched_tokens` is held to it: a step that computes more tokens, padding included, is an error.
+    """
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Slots of the batch."""
+
+    def plan(self, view: View) -> StepPlan: ...
+
+
+# What policies of real servers ask beside it: prefixes of several requests at once, and memory of several KV groups.
 
 
 class PrefixMatches(NamedTuple):
@@ -182,238 +329,3 @@ class KVGroups(Protocol):
 
     def quiet_steps(self) -> int:
         """Decode steps, from this one on, before another may take or free blocks."""
-
-
-class View(Protocol):
-    """A policy's view of the replica when it plans a step. Reading it changes nothing."""
-
-    @property
-    def now_s(self) -> float: ...
-
-    @property
-    def waiting(self) -> WaitingView: ...
-
-    @property
-    def running(self) -> BatchView:
-        """Requests in the batch that have not finished."""
-
-    @property
-    def prefilling(self) -> BatchView:
-        """Running requests whose prompt is not computed yet."""
-
-    @property
-    def running_loras(self) -> Mapping[str, int]:
-        """Running requests by adapter, for a policy that has `Traits.max_loras`."""
-
-    @property
-    def num_decoding(self) -> int:
-        """Running requests that decode."""
-
-    @property
-    def note(self) -> object:
-        """`StepPlan.note` of the previous plan; None at first."""
-
-    @property
-    def decode_steps(self) -> int:
-        """Steps with decodes so far."""
-
-    @property
-    def decode_steps_since_admission(self) -> int:
-        """Steps with decodes since the step of the last admission, that step not counted."""
-
-    @property
-    def executed_steps(self) -> int:
-        """Steps so far that computed tokens."""
-
-    @property
-    def prefills_throttled(self) -> bool | None:
-        """Whether ranks in lockstep hold prompts back in this step, by their common count; None for a rank alone."""
-
-    @property
-    def num_swapped(self) -> int:
-        """Waiting requests whose KV lies in host memory."""
-
-    @property
-    def num_free_blocks(self) -> int: ...
-
-    @property
-    def late_blocks(self) -> tuple[int, ...]:
-        """Blocks of finished requests that come free with the next plan, the one after, ... (`Traits.frees_late`)."""
-
-    @property
-    def num_blocks(self) -> int:
-        """Usable blocks of the device."""
-
-    @property
-    def num_free_host_blocks(self) -> int: ...
-
-    @property
-    def block_size(self) -> int:
-        """Tokens in a block."""
-
-    @property
-    def step_tokens(self) -> int | None:
-        """Tokens planned so far, when a further part of the step's plan is asked for (`StepPlan.more`); else None."""
-
-    @property
-    def caches_prefixes(self) -> bool: ...
-
-    @property
-    def drafting(self) -> Drafting | None:
-        """Speculative decoding, or None. The plan has a `Chunk` for each request that computes, decodes too, unless
-        the policy `takes_ahead`."""
-
-    @property
-    def groups(self) -> KVGroups | None:
-        """KV memory of several groups, whose blocks are asked for there; None for memory of one kind."""
-
-    def blocks_freed(self, requests: Sequence[RequestView]) -> int:
-        """Device blocks that come free when all of these running requests leave; shared ones may not."""
-
-    def block_takers(self) -> Sequence[RequestView]:
-        """The decoding requests whose next token takes a block, in order of admission."""
-
-    def decoding_last_first(self) -> Iterator[RequestView] | None:
-        """The decoding requests in the order of the queue, the last first, or None.
-
-        Only a queue whose policy displaces running requests keeps it, without the paused: None where some are.
-        """
-
-    def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
-        """Predicted seconds that computing its prompt and its answer so far adds to a step of the present decodes.
-
-        Without `mixed`, the seconds of a step of its own. None without a prediction: on a device, in a recorded run.
-        """
-
-    def swap_s(self, request: RequestView) -> float | None:
-        """Predicted seconds that moving the blocks of a running request out and in adds to two such steps, or None."""
-
-    def prefix_hits(self, request: RequestView) -> tuple[int, int]:
-        """Leading blocks of a waiting request that are cached, and how many of them count as free now."""
-
-    def prefix_matches(self) -> PrefixMatches:
-        """`prefix_hits` for several requests that one plan admits."""
-
-    def known_outputs(self, request: RequestView) -> int:
-        """`output_tokens_so_far` without the token that the running step computes (`Traits.async_scheduling`)."""
-
-    @property
-    def decode_blocks_needed(self) -> int:
-        """Blocks that one more token for every decoding request takes, paused requests included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """Properties of a policy that its plans do not show, for the engine; the last four for diagnosis and plans."""
-
-    order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
-    keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
-    streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
-    victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
-    async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
-    overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.overlap_results`
-    ranks_when_tried: bool = False  # the queue keeps its order but where a plan says `tried`, as in SGLang
-    unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
-    takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters
-    asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
-    skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
-    frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
-    encodes_images: bool = False  # its notes say what the encoder computes (`EncoderNote`)
-    max_loras: int | None = None  # adapters that the batch may use at once; None: none is known
-    takes_over: TakesOver | None = None  # None: by the rules of vLLM's connectors, if it `preempts`
-    slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
-    whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
-    pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
-    reserves: bool = False  # a request takes memory for all of its `max_tokens` as it enters
-    prefill_schedule_interval: int = 1  # of ranks in lockstep, one common step of so many may compute prompts
-    dp_sync_interval: int | None = None  # such ranks look so often whether any has work; None: after every step
-    displaces: bool = False  # a more important waiting request takes the place of a running one
-
-
-class Policy(Protocol):
-    """A batching policy: parameters are the fields of a dataclass, decisions come from `plan` alone.
-
-    `plan` is pure: the same view gives the same plan, and nothing changes. The members of `OptionalMembers` and of
-    `PolicyFeatures` may be left out. A policy with a parameter `max_num_batched_tokens` is held to it: a step that
-    computes more tokens, padding included, is an error.
-    """
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Slots of the batch."""
-
-    def plan(self, view: View) -> StepPlan: ...
-
-
-class Companion(Protocol):
-    """A scheduler outside that keeps requests of its own, and from which a policy takes its plans.
-
-    It is told what a server's engine core would be, tokens included, before the next plan; no policy sees them. A
-    policy with a companion is asked once for each step.
-    """
-
-    def arrived(self, request: Request, view: RequestView) -> None:
-        """A request has entered the queue; `view` is what plans name."""
-
-    def ended(self, row: int, *, aborted: bool) -> None:
-        """A request has left the replica: its answer is whole, or its client has given up."""
-
-
-Refusal = Callable[[RequestView, int, int], str | None]
-Cap = Callable[[RequestView, int, int], int]
-
-
-@dataclass(frozen=True, slots=True)
-class OptionalMembers:
-    """Members that a policy may have, and the defaults of those that it leaves out.
-
-    `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
-    or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
-    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound. `companion`
-    is told of arrivals and ends.
-    """
-
-    traits: Traits
-    refuses: Refusal | None
-    caps: Cap | None
-    max_num_batched_tokens: float
-    companion: Companion | None = None
-
-    @classmethod
-    def of(cls, policy: Policy) -> OptionalMembers:
-        budget = getattr(policy, "max_num_batched_tokens", None)
-        return cls(
-            traits=getattr(policy, "traits", Traits()),
-            refuses=getattr(policy, "refuses", None),
-            caps=getattr(policy, "caps", None),
-            max_num_batched_tokens=budget if isinstance(budget, int) else inf,
-            companion=getattr(policy, "companion", None),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFeatures:
-    """Class variables that a policy's class may set; each is False by default.
-
-    `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
-    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
-    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled. `verifies_drafts`:
-    it plans with drafts where there are any (`View.drafting`), and with `takes_ahead` as SGLang does: it names none of
-    them, and its requests own memory ahead of their tokens. `fills_pipelines`: it plans a step while others are in
-    flight, and names each request that computes in a `Chunk`. `asks_groups`: it asks `View.groups` for blocks.
-    `is_server`: keys that a scenario leaves out are as its server starts without them.
-    """
-
-    caches_prefixes: bool = False
-    has_radix_tree: bool = False
-    swaps: bool = False
-    preempts: bool = False
-    verifies_drafts: bool = False
-    takes_ahead: bool = False
-    fills_pipelines: bool = False
-    asks_groups: bool = False
-    is_server: bool = False
-
-    @classmethod
-    def of(cls, policy: type[Policy]) -> PolicyFeatures:
-        return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})

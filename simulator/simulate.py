@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simpy.events import Event
 
-from simulator.engine.clock import URGENT, Clock
-from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.clock import URGENT, Clock, no_garbage_collection
 from simulator.errors import InputError
 from simulator.fleet.apart import Workers, coupled_by, looks_at_every_arrival, serve_independently
 from simulator.fleet.cluster import Cluster

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,6 @@ for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BENCH = Path(__file__).parent / "bench"
-ONE_RULE_OF = 3
 
 # A deadline, and the check that data comes fast enough, measure the machine and who else is using it, not the code.
 settings.register_profile(
@@ -131,15 +129,16 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in tests/bench as `bench`, and what Hypothesis draws examples for as `examples`.
 
-    Of the rules broken on purpose, two in three are `long`: they test the recorded cases, which `make test` runs whole.
+    Of the rules that a test breaks on purpose the first stays, and the others are `long`: they test the recorded cases,
+    which `make test` runs.
     """
-    rules = Counter[str]()
+    seen = set[str]()
     for item in items:
-        rule = item.nodeid.partition("[")[0]
-        if "::test_each_rule" in rule:
-            if rules[rule] % ONE_RULE_OF:
+        if "place" in getattr(getattr(item, "callspec", None), "params", ()):
+            rules = item.nodeid.partition("[")[0]
+            if rules in seen:
                 item.add_marker(pytest.mark.long)
-            rules[rule] += 1
+            seen.add(rules)
         if BENCH in item.path.parents:
             item.add_marker(pytest.mark.bench)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

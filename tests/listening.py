@@ -6,9 +6,8 @@ from math import inf
 
 from simpy.events import Event
 
-from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
+from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority, no_garbage_collection
 from simulator.engine.completion import OnEnd
-from simulator.engine.no_gc import no_garbage_collection
 from simulator.fleet.cluster import Cluster
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed

@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 
 
+def root() -> Path:
+    """The folder of the shared data, whether it is there or not."""
+    return Path(os.environ.get("BATCHLAB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
 def shared(path: str) -> Path:
     """The file or folder `path` of the shared data; skips the test, saying so, where it is absent."""
-    root = Path(os.environ.get("BATCHLAB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-    found = root / path
+    found = root() / path
     if not found.exists():
         pytest.skip(f"real data not here: {found} (set BATCHLAB_SHARED to the folder that holds it)")
     return found

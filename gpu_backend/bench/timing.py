@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.gpus import GPUS
 
 REPEATS = 30

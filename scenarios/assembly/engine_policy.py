@@ -12,8 +12,8 @@ from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.named_class import split_class
-from simulator.plan import OptionalMembers, PolicyFeatures, Traits
 from simulator.policies import DEFAULT_POLICY, load_policy, policy_class, policy_parameters, rules_of
+from simulator.policy_traits import Traits
 from simulator.queues import QUEUES, Order, make_queue
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def build_policy(scenario: Scenario) -> Policy:
 
 def policy_traits(scenario: Scenario) -> Traits:
     """Return the traits that the scenario's policy declares, as it is configured."""
-    return OptionalMembers.of(build_policy(scenario)).traits
+    return Traits.of(build_policy(scenario))
 
 
 def is_default(scenario: Scenario) -> bool:
@@ -154,7 +154,7 @@ def build_order(scenario: Scenario, order: str) -> str:
     if kind.needs_prefix_cache and not scenario.engine.enable_prefix_caching:
         what = f"`{order}` orders by what a prefix cache holds, and enable_prefix_caching is false"
         raise scenario.error("engine.order", what, "give enable_prefix_caching: true; without it SGLang serves fcfs")
-    if kind.needs_radix_tree and not PolicyFeatures.of(policy_class(scenario.engine.policy)).has_radix_tree:
+    if kind.needs_radix_tree and not Traits.of(policy_class(scenario.engine.policy)).has_radix_tree:
         what = f"`{order}` walks SGLang's radix tree, which {scenario.engine.policy} does not have"
         raise scenario.error("engine.order", what, "give policy: sglang")
     given = scenario.engine.given()

@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from scenarios.assembly.combined import check_parts, parts_of_group
 from scenarios.assembly.groups import Group, groups_of
 from scenarios.assembly.pulling import build_pulling, failing_loads
 from scenarios.assembly.replica_parts import ReplicaParts, build
@@ -18,6 +19,7 @@ from simulator.fleet.link import LinkSpeed
 from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
+from simulator.goes_with import APART, API_SERVERS, TOKEN_CAP, WHOLE_REQUESTS
 from simulator.timing.scaled import Scaled, ScaledGroup
 
 if TYPE_CHECKING:
@@ -70,19 +72,13 @@ class BuiltGroup:
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
     fleet = tuple(
-        BuiltGroup(group, build_pulling(scenario, group, partial(build, apart=group.role != "both")))
+        BuiltGroup(group, build_pulling(scenario, group, partial(build, beside=parts_of_group(scenario, group))))
         for group in groups_of(scenario)
     )
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
     except InputError as error:
         raise scenario.error("fleet", error.message, error.hint) from None
-    if apart and any(built.parts.queue_caps for built in fleet):
-        what = "a cap on the queue of one server says nothing of halves of requests on two"
-        raise scenario.error("fleet", what, "leave out max_num_queued_reqs and max_num_queued_tokens")
-    if apart and any(built.parts.pipeline is not None for built in fleet):
-        what = "groups that prefill or decode for others have no pipeline yet"
-        raise scenario.error("fleet", what, "hardware.pipeline_parallel: 1 in each")
     models = {repr(built.group.scenario.resolve_model()) for built in fleet}
     if apart and len(models) > 1:
         what = "groups that prefill and groups that decode have different models"
@@ -118,14 +114,13 @@ def build_router(scenario: Scenario) -> Router:
 
         router = WithRegret(router)
     features = RouterFeatures.of(router)
-    if (features.hears_ends or features.tells_regret) and any(group.role != "both" for group in scenario.fleet or ()):
-        what = f"the router {config.kind} follows whole requests, and here halves of them are served apart"
-        raise scenario.error("router", what, "--set router=least_loaded")
+    parts = [APART] if any(group.role != "both" for group in scenario.fleet or ()) else []
+    parts += [WHOLE_REQUESTS] if features.hears_ends or features.tells_regret else []
     if getattr(router, "non_cached_tokens", 0) and getattr(scenario.kv_transfer, "connector", None) is None:
         what = "only decoding replicas that pull compute what is left of a prompt by themselves"
         raise scenario.error("router.non_cached_tokens", what, "a fleet with roles, and kv_transfer.connector: nixl")
     capped = any(group.scenario.engine.max_num_queued_tokens is not None for group in groups_of(scenario))
-    if capped and getattr(router, "api_server_count", 1) > 1:
-        what = "each API server has a cap of its own on its own tokens, which is known here of one server alone"
-        raise scenario.error("engine.max_num_queued_tokens", what, "--set router.api_server_count=1")
+    parts += [TOKEN_CAP] if capped else []
+    parts += [API_SERVERS] if getattr(router, "api_server_count", 1) > 1 else []
+    check_parts(scenario, parts)
     return router

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.engine_policy import policy_label
 from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.scenario import Scenario
+from simulator.goes_with import IMAGES, KV_GROUPS, STATES, Part, refused
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan
 from simulator.hardware.layer_caches import layer_caches
 from simulator.hardware.layer_types import CHUNK
 from simulator.memory.grouped import GroupedBlocks, engine_block_size
-from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class
+from simulator.policy_traits import Traits
 from simulator.timing.drafter import draft_head
 
 if TYPE_CHECKING:
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 _KEY = "engine.disable_hybrid_kv_cache_manager"
 
 
-def plan_of(scenario: Scenario, settings: MemorySettings, *, apart: bool) -> KVPlan | None:
+def plan_of(scenario: Scenario, settings: MemorySettings, parts: Collection[Part]) -> KVPlan | None:
     """Plan the KV groups of a replica; None where its cache keeps all tokens of all layers alike.
 
-    `apart`: it prefills or decodes for others. InputError for groups that are asked for and cannot be, and where not
-    one request of the longest context fits.
+    `parts` are the replica's others. InputError for groups that are asked for and cannot be, and where not one request
+    of the longest context fits.
     """
     engine = scenario.engine
     off = engine.disable_hybrid_kv_cache_manager
     if off or not settings.model.has_kv_groups:
         _check_unused(scenario)
         return None
-    if (reason := _obstacle(scenario, settings, apart)) is not None:
+    if (reason := _obstacle(scenario, settings, parts)) is not None:
         if off is False:
             raise scenario.error(_KEY, f"there are no KV groups: {reason}", "leave the key out")
         _check_unused(scenario)
@@ -59,34 +60,16 @@ def _draft_layers(scenario: Scenario) -> list[LayerCache | None]:
     return layer_caches(own, scenario.hardware.tensor_parallel)
 
 
-def _obstacle(scenario: Scenario, settings: MemorySettings, apart: bool) -> str | None:
+def _obstacle(scenario: Scenario, settings: MemorySettings, parts: Collection[Part]) -> str | None:
     """Why a replica has no KV groups; None if it has."""
     engine = scenario.engine
-    if not PolicyFeatures.of(policy_class(engine.policy)).asks_groups:
+    if not Traits.of(policy_class(engine.policy)).asks_groups:
         return f"the policy {policy_label(engine.policy)} does not plan with them"
-    if apart:
-        return "the replicas prefill and decode apart"
     if engine.disable_hybrid_kv_cache_manager is None and CHUNK in scenario.resolve_model().layer_types:
         return "vLLM has none for chunked attention unless it is told to"
-    if scenario.hardware.pipeline_parallel > 1:
-        return "they do not go with hardware.pipeline_parallel yet"
-    if (offload := scenario.hardware.kv_offload) is not None:
-        if settings.model.has_states:
-            return "layers with a state do not go with hardware.kv_offload yet"
-        if offload.tiers:
-            return "they do not go with hardware.kv_offload.tiers yet"
-    if (given := drafts_of(scenario)) is not None:
-        if settings.model.has_states:
-            return "layers with a state do not go with engine.speculative_config yet"
-        modules = settings.model.num_nextn_predict_layers
-        several = given.method == "mtp" and min(modules, given.num_speculative_tokens) > 1
-        if several or given.disable_lookahead_block_hashes:
-            return "they go neither with several MTP modules nor with disable_lookahead_block_hashes yet"
-        if engine.parameter("max_loras") is not None:
-            return "they do not go with engine.max_loras and drafts together yet"
-    if (engine.parameter("prefill_schedule_interval") or 1) > 1:
-        return "they do not go with engine.prefill_schedule_interval yet"
-    return None
+    groups = STATES if settings.model.has_states else KV_GROUPS
+    row = refused([*(part for part in parts if part != IMAGES), groups])  # images are refused, and do not give way
+    return None if row is None else f"{row.message} ({row.hint})"
 
 
 def _check_unused(scenario: Scenario) -> None:
@@ -120,6 +103,6 @@ def blocks_of(scenario: Scenario, plan: KVPlan) -> Callable[[int, int], KVBlocks
     if retention is not None and any(retention % chunk for chunk in chunks):
         what = f"{retention} is no multiple of {max(chunks)} tokens, a chunk of hardware.kv_offload"
         raise scenario.error("engine.prefix_cache_retention_interval", what, f"allowed: 0, {max(chunks)}, ..., all")
-    from simulator.engine.connector.groups import ConnectedGroups
+    from simulator.engine.parts.connector import ConnectedGroups
 
     return lambda usable, host: ConnectedGroups(plan, usable, retention)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scenarios.assembly.unused_keys import drafts, verifies_drafts
+from scenarios.assembly.unused_keys import verifies_drafts
 from scenarios.schema.scenario import Scenario
 from simulator.hardware.kv import GIB, KVCache
 from simulator.named_class import split_class
-from simulator.policies import REAL_POLICIES, built_in_policies
+from simulator.policies import built_in_policies
 from simulator.policies.chunked_prefill.versions import NEWEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scenarios.schema.kv_offload import KVOffload
-    from simulator.engine.connector.blocks import Connected
-    from simulator.engine.connector.offloading import Offloading
+    from simulator.engine.parts.connected_memory import Connected
+    from simulator.engine.parts.offload import Offloading
     from simulator.memory.blocks import KVBlocks
     from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 
@@ -33,15 +33,15 @@ class MakeOffloading:
     config: OffloadConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Offloading:
-        from simulator.engine.connector.offloading import Offloading
-        from simulator.engine.connector.tiering import Tiering
+        from simulator.engine.parts.offload import Offloading
+        from simulator.engine.parts.tiers import Tiering
 
         kind = Tiering if self.config.tiers else Offloading
         return kind(self.config, blocks, overlaps=overlaps)
 
 
 def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
-    """Build the tier; None without one. Raises InputError for what it cannot be combined with."""
+    """Build the tier; None without one. Raises InputError for a server that cannot have it."""
     given = scenario.hardware.kv_offload
     if given is None:
         return None
@@ -74,9 +74,6 @@ def build_offloading(scenario: Scenario, kv: KVCache) -> MakeOffloading | None:
 
 def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[FurtherTierConfig, ...]:
     """The tiers below the host, in chunks."""
-    if given.tiers and given.store_threshold > 1:
-        what = f"a threshold of {given.store_threshold} offers cannot be combined with tiers, as in vLLM"
-        raise scenario.error(f"{_KEY}.store_threshold", what, "leave it out, or leave out tiers")
     from simulator.memory.offload import FurtherTierConfig
 
     found = []
@@ -91,7 +88,7 @@ def _further(scenario: Scenario, given: KVOffload, chunk_bytes: int) -> tuple[Fu
 
 def connected_blocks(block_size: int) -> Callable[[int, int], KVBlocks]:
     """The maker of blocks that a connector reads and writes."""
-    from simulator.engine.connector.blocks import ConnectedBlocks
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
 
     return partial(ConnectedBlocks, block_size=block_size)
 
@@ -102,29 +99,10 @@ def _check(scenario: Scenario) -> None:
         able = ", ".join(name for name in built_in_policies() if verifies_drafts(name))
         what = f"the policy {split_class(engine.policy)[1]} does not plan with KV on the host"
         raise scenario.error(_KEY, what, f"these do: {able}; or leave the key out")
-    others = {
-        "engine.policy": (engine.policy in REAL_POLICIES, "cannot be passed to a real scheduler"),
+    needs = {
         "engine.version": (engine.parameter("version", NEWEST) != NEWEST, f"is known as vLLM {NEWEST} has it"),
         "engine.enable_prefix_caching": (not engine.enable_prefix_caching, "needs the prefix cache of the device"),
-        "engine.speculative_config": (bool(drafts(engine.speculative_config)), "cannot be combined with drafts"),
-        "engine.prefill_schedule_interval": (
-            engine.parameter("prefill_schedule_interval", 1) > 1,
-            "cannot be combined with a cadence of prompts",
-        ),
-        "engine.max_loras": (bool(engine.parameter("max_loras")), "cannot be combined with adapters"),
-        "engine.order": (
-            engine.parameter("order") not in ("fcfs", "priority"),
-            "keeps to the orders that vLLM has: fcfs and priority",
-        ),
-        "hardware.enable_expert_parallel": (
-            scenario.hardware.enable_expert_parallel,
-            "cannot be combined with replicas that step together",
-        ),
-        "fleet": (
-            any(group.role != "both" or group.autoscaling is not None for group in scenario.fleet or ()),
-            "cannot be combined with groups that prefill or decode alone, or that are scaled",
-        ),
     }
-    for key, (is_so, what) in others.items():
+    for key, (is_so, what) in needs.items():
         if is_so:
             raise scenario.error(_KEY, f"offloading {what}: see `{key}`", f"change `{key}`, or leave out {_KEY}")

@@ -1,18 +1,17 @@
-"""The pipeline of a scenario's replicas: the cost of each stage, the link between them, and what it is not put beside.
+"""The pipeline of a scenario's replicas: the cost of each stage, and the link between them.
 
 `hardware.pipeline_parallel` is vLLM's --pipeline-parallel-size.
 """
 
 from dataclasses import replace
 
-from scenarios.assembly.speculation import drafts_of
 from scenarios.schema.pipeline import PipelineLink
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache, MemorySettings
 from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
-from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.policy_traits import Traits
 from simulator.timing.added import WithAddition
 from simulator.timing.cost import CostModel
 from simulator.timing.lora import Loras
@@ -24,27 +23,16 @@ _SENT = 2  # tensors: hidden states and the residual
 
 
 def check_pipeline(scenario: Scenario) -> None:
-    """Raise InputError, with the key, for what a pipeline cannot be combined with; nothing with one stage."""
+    """Raise InputError, with the key, for a policy or a model that has no pipeline; nothing with one stage."""
     engine, hardware = scenario.engine, scenario.hardware
     if hardware.pipeline_parallel == 1:
         if hardware.pipeline_link is not None:
             raise scenario.error("hardware.pipeline_link", "one stage sends nothing", f"give {_KEY}: 2 or more")
         return
-    if not PolicyFeatures.of(policy_class(engine.policy)).fills_pipelines:
-        able = ", ".join(name for name in built_in_policies() if PolicyFeatures.of(policy_class(name)).fills_pipelines)
+    if not Traits.of(policy_class(engine.policy)).fills_pipelines:
+        able = ", ".join(name for name in built_in_policies() if Traits.of(policy_class(name)).fills_pipelines)
         what = f"the policy {engine.policy} does not plan for the stages of a pipeline"
         raise scenario.error(_KEY, what, f"these do: {able}; or pipeline_parallel: 1")
-    interval = engine.parameter("prefill_schedule_interval", 1)
-    without = {
-        "engine.speculative_config": (drafts_of(scenario) is not None, "drafts"),
-        "engine.prefill_schedule_interval": (interval > 1, "a cadence of prompts"),
-        "hardware.kv_offload": (hardware.kv_offload is not None, "KV on a host"),
-        "hardware.enable_expert_parallel": (hardware.enable_expert_parallel, "shared experts"),
-        "hardware.swap_space_gib": (hardware.swap_space_gib > 0, "swapped blocks"),
-    }
-    for key, (is_there, words) in without.items():
-        if is_there:
-            raise scenario.error(key, f"{words} cannot be combined with a pipeline", f"leave it out, or {_KEY}: 1")
     try:
         stages_of(scenario.resolve_model(), hardware.pipeline_parallel, hardware.pp_layer_partition)
     except InputError as error:

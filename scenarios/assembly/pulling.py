@@ -14,8 +14,8 @@ from scenarios.assembly.replica_parts import ReplicaParts
 from scenarios.schema.scenario import Scenario
 
 if TYPE_CHECKING:
-    from simulator.engine.connector.blocks import Connected
-    from simulator.engine.connector.pull import Pull, PullConfig
+    from simulator.engine.parts.connected_memory import Connected
+    from simulator.engine.parts.pull import Pull, PullConfig
 
     Fails = Callable[[int], bool]
 
@@ -27,8 +27,8 @@ class MakePull:
     config: PullConfig
 
     def __call__(self, blocks: Connected, overlaps: bool) -> Pull:
-        from simulator.engine.connector.blocks import ConnectedBlocks
-        from simulator.engine.connector.pull import Pull
+        from simulator.engine.parts.connected_memory import ConnectedBlocks
+        from simulator.engine.parts.pull import Pull
 
         assert isinstance(blocks, ConnectedBlocks)
         return Pull(self.config, {}, blocks.block_size, overlaps=overlaps)
@@ -52,22 +52,15 @@ def failing_loads(scenario: Scenario) -> Fails | None:
 
 
 def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], ReplicaParts]) -> ReplicaParts:
-    """Build a group's parts, with a connector where it decodes what it pulls. InputError for what that is not with."""
+    """Build a group's parts, with a connector where it decodes what it pulls."""
     link, own = scenario.kv_transfer, group.scenario
     if link is None or link.connector is None or group.role != "decode":
         return build(own)
-    from simulator.engine.connector.blocks import ConnectedBlocks
-    from simulator.engine.connector.pull import PullConfig
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
+    from simulator.engine.parts.pull import PullConfig
 
     caches, engine = own.engine.enable_prefix_caching, own.engine
     parts = build(own)
-    if (
-        parts.speculation is not None
-        or engine.parameter("max_loras")
-        or engine.parameter("prefill_schedule_interval", 1) > 1
-    ):
-        what = f"group {group.name}: pulled KV cannot be combined with drafts, adapters or a cadence"
-        raise scenario.error("kv_transfer.connector", what, "connector: null")
     size = parts.kv.bytes_per_block * own.hardware.tensor_parallel
     config = PullConfig(
         "decode", size, link.bandwidth_gb_s * 1e9, link.latency_s, kv_load_failure_policy=link.kv_load_failure_policy

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.adapters import adapter_bytes, build_adapters
+from scenarios.assembly.combined import check_parts, parts_of
 from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
@@ -22,18 +23,19 @@ from scenarios.servers import server_of
 from simulator.division import cdiv
 from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.errors import InputError
+from simulator.goes_with import KV_GROUPS, Part
 from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
-from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
+from simulator.policy_traits import OptionalMembers, Traits
 from simulator.timing.added import RanksWithAddition, WithAddition
 from simulator.timing.drafter import WithDrafter, WithDrafters
 
 if TYPE_CHECKING:
-    from simulator.engine.connector.replica import MakeConnector
+    from simulator.engine.parts.connected_memory import MakeConnector
     from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy
@@ -65,14 +67,16 @@ class ReplicaParts:
     connector: MakeConnector | None = None
 
 
-def build(scenario: Scenario, *, apart: bool = False) -> ReplicaParts:
-    """Build policy, memory and costs; `apart` of a replica that prefills or decodes for others.
+def build(scenario: Scenario, beside: Collection[Part] = ()) -> ReplicaParts:
+    """Build policy, memory and costs; `beside` are the parts that its fleet gives the replica.
 
     Raises InputError where they do not fit together.
     """
-    policy = build_policy(scenario)
+    policy, parts = build_policy(scenario), parts_of(scenario, beside)
     check_pipeline(scenario)
-    kv, groups = _build_kv(scenario, policy, apart)
+    check_parts(scenario, parts)
+    kv, groups = _build_kv(scenario, policy, parts)
+    check_parts(scenario, parts if groups is None else [*parts, KV_GROUPS])
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
     cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
@@ -119,7 +123,7 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
         able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
         what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
         raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
-    features = PolicyFeatures.of(policy_class(engine.policy))
+    features = Traits.of(policy_class(engine.policy))
     counts, by_id = (RadixCache, RadixCache) if features.has_radix_tree else (PrefixLedger, PrefixCache)
     return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
@@ -129,7 +133,7 @@ def _has_flag(policy: str, key: str) -> bool:
     return launch is not None and any(flag.key == key for flag in launch.flags)
 
 
-def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache, KVPlan | None]:
+def _build_kv(scenario: Scenario, policy: Policy, parts: Collection[Part]) -> tuple[KVCache, KVPlan | None]:
     """Build the KV cache, and its groups where it has several."""
     hardware = scenario.hardware
     if hardware.mem_fraction_static is not None and not _has_flag(scenario.engine.policy, STATIC):
@@ -137,7 +141,7 @@ def _build_kv(scenario: Scenario, policy: Policy, apart: bool) -> tuple[KVCache,
         raise scenario.error(STATIC, what, "hardware.gpu_memory_utilization")
     try:
         settings = memory_settings(scenario, policy)
-        if (plan := plan_of(scenario, settings, apart=apart)) is not None:
+        if (plan := plan_of(scenario, settings, parts)) is not None:
             return cache_of(plan, hardware.swap_space_gib), plan
         if hardware.pipeline_parallel > 1:
             return pipeline_cache(scenario, settings), None
@@ -203,8 +207,6 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     if not isinstance(cost, (ProfileCost, Roofline, WindowedRoofline)):
         what = "the steps of replicas that share experts need a profile or the roofline"
         raise scenario.error(_KEY, what, "cost: {kind: auto}")
-    if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
-        raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
     copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
     if not isinstance(cost, ProfileCost):
         return RooflineRanks.of(cost, scenario.replicas, copies)

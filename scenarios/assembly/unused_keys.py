@@ -8,30 +8,30 @@ from scenarios.schema.scenario import Scenario
 from scenarios.schema.vllm_names import where
 from simulator.errors import did_you_mean
 from simulator.named_class import file_of
-from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
 from simulator.policies.parts.preemption import needs_host
+from simulator.policy_traits import Traits
 from simulator.queues import QUEUES
 
 
 def caches_prefixes(policy: str) -> bool:
     """Return whether the policy's admissions reckon with what a prefix cache holds."""
-    return PolicyFeatures.of(policy_class(policy)).caches_prefixes
+    return Traits.of(policy_class(policy)).caches_prefixes
 
 
 def overlaps(policy: str) -> bool:
     """Return whether a policy may swap; a user's own may."""
-    return file_of(policy) is not None or PolicyFeatures.of(policy_class(policy)).swaps
+    return file_of(policy) is not None or Traits.of(policy_class(policy)).swaps
 
 
 def verifies_drafts(policy: str) -> bool:
     """Return whether the policy plans steps that verify drafts."""
-    return PolicyFeatures.of(policy_class(policy)).verifies_drafts
+    return Traits.of(policy_class(policy)).verifies_drafts
 
 
 def takes_ahead(policy: str) -> bool:
     """Return whether the policy's requests own memory ahead of their drafts, as SGLang's do."""
-    return PolicyFeatures.of(policy_class(policy)).takes_ahead
+    return Traits.of(policy_class(policy)).takes_ahead
 
 
 def drafts(config: Any) -> int:

@@ -19,7 +19,7 @@ from scenarios.bound.requests import measured_requests
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.metrics.table import METRICS
-from simulator.plan import OptionalMembers
+from simulator.policy_traits import OptionalMembers
 from simulator.results.records import Records, Status
 from simulator.timing.floor import floors_of
 from simulator.workload import Workload

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulator.memory.blocks import KVBlocks
-from simulator.plan import OptionalMembers, Policy
+from simulator.plan import Policy
+from simulator.policy_traits import Traits
 from simulator.simulate import Run
 from simulator.workload import Workload
 
@@ -63,4 +64,4 @@ Law = Callable[[Experiment, Run], Breach | None]
 
 def asynchronous(experiment: Experiment) -> bool:
     """Return whether the policy plans a step while the last one runs: its results count for the plan after the next."""
-    return OptionalMembers.of(experiment.policy).traits.async_scheduling
+    return Traits.of(experiment.policy).async_scheduling

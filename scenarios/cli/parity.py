@@ -43,14 +43,14 @@ def parity(
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from simulator.hardware.dimensions import check_choice
-    from simulator.plan import PolicyFeatures
     from simulator.policies import policy_class
     from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineProcess
+    from simulator.policy_traits import Traits
 
     console = Console(quiet=quiet)
     chosen = load(scenario, overrides(set_, seed))
     if engine is None:
-        engine = SGLANG if PolicyFeatures.of(policy_class(chosen.engine.policy)).has_radix_tree else VLLM
+        engine = SGLANG if Traits.of(policy_class(chosen.engine.policy)).has_radix_tree else VLLM
     check_choice(engine, tuple(TITLES), "engine")
     process = EngineProcess(engine_python, SGLANG if engine == SGLANG else VLLM)
     console.note(f"{process.title} decides beside {chosen.engine.policy}")

@@ -1,20 +1,23 @@
 """A scenario's decisions beside those of a real scheduler, which is told the same requests, results and aborts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from scenarios.assembly.combined import check_parts, parts_of
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.parity.difference import Difference, after_plan, after_results
 from scenarios.schema.scenario import Scenario
-from simulator.plan import Policy, PolicyFeatures, StepPlan, View
+from simulator.goes_with import APART, KV_GROUPS, REAL, REAL_SGLANG
+from simulator.plan import Policy, StepPlan, View
 from simulator.policies import REAL_POLICIES
 from simulator.policies.real.asked import told_request
 from simulator.policies.real.process import SGLANG, EngineName, EngineProcess, SchedulerError, told_results
 from simulator.policies.real.settings import Memory, engine_settings, scenario_key
 from simulator.policies.real.tokens import TokenBlocks
+from simulator.policy_traits import ABILITIES
 from simulator.request import Request, RequestView
 from simulator.simulate import simulate_fleet
 from simulator.speculative.speculation import Drafting
@@ -58,11 +61,11 @@ class Noted:
         return self._policy.plan(view)
 
     def arrived(self, request: Request, view: RequestView) -> None:
-        """See `simulator.plan.Companion`."""
+        """See `simulator.policy_traits.Companion`."""
         self._requests[request.request_id] = request
 
     def ended(self, row: int, *, aborted: bool) -> None:
-        """See `simulator.plan.Companion`."""
+        """See `simulator.policy_traits.Companion`."""
 
 
 def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = None) -> Parity:
@@ -99,7 +102,7 @@ def compare(scenario: Scenario, process: EngineProcess, *, steps: int | None = N
 def _noted(built: BuiltGroup, requests: dict[str, Request]) -> Callable[[], Noted]:
     def make() -> Noted:
         policy = built.parts.make_policy()
-        made: type[Noted] = type("Noted", (Noted,), asdict(PolicyFeatures.of(type(policy))))
+        made: type[Noted] = type("Noted", (Noted,), {name: getattr(policy, name, False) for name in ABILITIES})
         return made(policy, requests)
 
     return make
@@ -108,26 +111,13 @@ def _noted(built: BuiltGroup, requests: dict[str, Request]) -> Callable[[], Note
 def _settings(built: BuiltGroup, engine: EngineName) -> list[dict[str, Any]]:
     """The settings of each of a group's replicas for the real scheduler. InputError for what cannot be compared."""
     scenario, speculation = built.group.scenario, built.replicas.speculation
-    if built.group.role != "both":
-        what = "halves of requests are served apart here, and a real scheduler alone serves whole ones"
-        raise scenario.error("fleet", what, "leave out role, and compare the group alone")
     if scenario.engine.policy in REAL_POLICIES:
         what = "a real scheduler would be compared with itself"
         raise scenario.error("engine.policy", what, "give the policy that stands for it: vllm or sglang")
-    if built.parts.connector is not None:
-        what = "copies of KV between GPUs and host are not handed to a real scheduler"
-        raise scenario.error("hardware.kv_offload", what, "leave the key out, and compare the rest")
-    if built.parts.kv_plan is not None:
-        what = "the KV groups of layers that keep different things are not handed to a real scheduler yet"
-        hint = "disable_hybrid_kv_cache_manager: true in both, and compare the rest"
-        raise scenario.error("engine.disable_hybrid_kv_cache_manager", what, hint)
-    if scenario.hardware.pipeline_parallel > 1:
-        what = "the stages of a pipeline are not handed to a real scheduler yet"
-        raise scenario.error("hardware.pipeline_parallel", what, "give 1, and compare the rest")
+    parts = [*parts_of(scenario), REAL_SGLANG if engine == SGLANG else REAL]
+    parts += [] if built.group.role == "both" else [APART]
+    check_parts(scenario, parts if built.parts.kv_plan is None else [*parts, KV_GROUPS])
     drafting = None if speculation is None else Drafting(speculation.config, speculation.max_model_len)
-    if drafting is not None and engine == SGLANG:
-        what = "drafts are not handed to SGLang's scheduler"
-        raise scenario.error("engine.speculative_config", what, "leave the key out, and compare the rest")
     memory = Memory(built.replicas.usable_blocks, scenario.engine.block_size, scenario.engine.enable_prefix_caching)
     return [engine_settings(engine, built.parts.make_policy(), memory, drafting=drafting)] * built.group.replicas
 

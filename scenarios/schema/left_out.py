@@ -16,8 +16,8 @@ from scenarios.schema.engine import ONLY_GIVEN
 from scenarios.servers import server_of
 from scenarios.servers.server import Startup
 from scenarios.servers.vllm import NEWEST_VERSION
-from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class, policy_parameters
+from simulator.policy_traits import Traits
 
 if TYPE_CHECKING:
     from scenarios.schema.engine import Engine
@@ -91,7 +91,7 @@ def is_servers(scenario: Served) -> bool:
     """Return whether keys that are left out are a server's."""
     if scenario.engine.policy_file is not None or isinstance(scenario.cost, (LinearCostConfig, OwnCostConfig)):
         return False
-    return PolicyFeatures.of(policy_class(scenario.engine.policy)).is_server
+    return Traits.of(policy_class(scenario.engine.policy)).is_server
 
 
 def given_keys(scenario: Served) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _unknown(scenario: Served) -> dict[str, str]:
 def _gives_way(cls: type, around: Around) -> dict[str, str]:
     """Return the defaults of a server that cannot be simulated here, each with the reason."""
     found = {}
-    if not PolicyFeatures.of(cls).caches_prefixes:
+    if not Traits.of(cls).caches_prefixes:
         found[CACHING] = "this policy shares no prefixes here"
     elif around.get("role") == "decode" and not around.get("pulls"):
         found[CACHING] = "the group computes no prompts that it could keep"

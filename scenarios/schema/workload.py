@@ -27,6 +27,7 @@ from scenarios.schema.lengths import Fixed, Length, LengthConfig
 from scenarios.schema.presets import PRESETS, PresetName
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import Strict
+from simulator.goes_with import IMAGES, SESSIONS, between
 
 if TYPE_CHECKING:
     from scenarios.schema.any_arrival import AnyArrival, ArrivalConfig
@@ -88,7 +89,8 @@ class ClassConfig(Strict):
     @model_validator(mode="after")
     def _ranks_to_correlate(self) -> Self:
         if self.images is not None and self.session is not None:
-            raise ValueError("images of sessions are not modelled yet: give one of images and session")
+            row = between(IMAGES, SESSIONS)
+            raise refusal(row.message, "give one of images and session", key="images")
         _check_corr(self.corr, self.input, self.output)
         return self
 

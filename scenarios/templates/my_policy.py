@@ -8,7 +8,8 @@ A policy is a dataclass. Its fields are its parameters: `engine:` keys of the sa
 a key that it does not have, or a value beyond the limits that a field declares, is an error. Before every step it is
 asked one thing, `plan(view)`: what changes in the batch. It looks at the view (waiting and running requests, free
 blocks, the time) and changes nothing itself. It never sees how long an answer will be; `max_tokens` is the client's
-cap. `simulator/plan.py` has all that a view shows and all that a plan may say, preemption and swapping included.
+cap. `simulator/plan.py` has all that a view shows and all that a plan may say. Seven fields suffice for your own
+policy: `preempt`, `resume`, `prefill`, `decode`, `paused`, `holds` and `wait_until_s`.
 
 This one computes prompts in chunks, next to the decodes, within `max_num_batched_tokens`. A request enters when the
 memory for its prompt and its whole cap is free, so no request is ever preempted; long prompts wait for short ones, and

@@ -15,6 +15,7 @@ from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
 from scenarios.validate.lockstep_case import case_of
+from simulator.goes_with import DEVICE
 from simulator.lockstep.lockstep_run import MakeDevice
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
@@ -57,7 +58,7 @@ def free_running(
     """Run both sides for every policy, rate and seed, one after the other."""
     for policy in policies:
         chosen = with_policy(scenario, policy)[0] if policy != scenario.engine.policy else scenario
-        parts = build(chosen)
+        parts = build(chosen, [DEVICE])
         for seed in range(scenario.seed, scenario.seed + seeds):
             workload = build_workload(chosen.model_copy(update={"seed": seed}))
             for scale in rate_scales:

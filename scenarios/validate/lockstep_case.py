@@ -10,6 +10,7 @@ from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
+from simulator.goes_with import DEVICE
 from simulator.lockstep.canary import Canary
 from simulator.lockstep.lockstep_limits import LockstepVerdict
 from simulator.lockstep.lockstep_run import LockstepCase
@@ -29,15 +30,12 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
     for key in ("tensor_parallel", "pipeline_parallel"):
         if getattr(scenario.hardware, key) != 1:
             raise scenario.error(f"hardware.{key}", "a lockstep has one GPU", f"--set hardware.{key}=1")
-    if scenario.engine.swap_overlap:
-        what = "the real backend moves blocks before the step, not beside it"
-        raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
     for key in ("max_queued_requests", *UNSAID):
         if getattr(scenario.engine, key) is not None:
             raise scenario.error(f"engine.{key}", "a lockstep serves every request", f"--set engine.{key}=null")
     workload = build_workload(scenario)
     check_content(scenario, workload)
-    return case_of(workload, build(scenario), swap_s_per_block)
+    return case_of(workload, build(scenario, [DEVICE]), swap_s_per_block)
 
 
 def case_of(workload: Workload, parts: ReplicaParts, swap_s_per_block: float | None = None) -> LockstepCase:

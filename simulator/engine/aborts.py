@@ -13,8 +13,7 @@ from math import inf, nextafter
 from simulator.engine.completion import Completion
 from simulator.engine.in_flight import InFlight
 from simulator.engine.late_results import LateResults
-from simulator.engine.state import ReplicaState
-from simulator.engine.taken_back import take_back
+from simulator.engine.state import ReplicaState, take_back
 from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, PREFILLING, SWAPPED, WAITING, RequestState
 from simulator.results.records import Status
 

@@ -14,12 +14,24 @@ What happens at one time has an order, which does not depend on the order in whi
 Where no client listens, a replica goes from 2 to 4 without an event between: nothing can come of an end.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappush
 from math import inf
 
 import simpy
 from simpy.events import URGENT, Event, EventCallbacks, EventPriority
+
+# SimPy's environment with events at absolute times.
+# `timeout(t - now)` fires at `now + (t - now)`, which in floating point is not always `t`. The engine computes the
+# end of every step itself, and events must fire at exactly those times.
+# What happens at one time has an order, which does not depend on the order in which the events were made:
+# 0. `LOOK`: a router looks at its signals. 1. `URGENT`: requests arrive, then clients abort, each in order of rows.
+# 2. `ENDS`: steps end, replica by replica. Aborts up to then go first, then the step's tokens exist. 3.
+# `FOLLOW_UP`: what clients do at once when a request of theirs ends: as in 1. 4. `DECISION`: replicas plan, one
+# after the other.
+# Where no client listens, a replica goes from 2 to 4 without an event between: nothing can come of an end.
 
 LOOK = EventPriority(URGENT - 1)
 # To each of these a replica adds its index.
@@ -117,3 +129,15 @@ def then(event: Event, happen: Callable[[], None]) -> None:
     """Call `happen` when the event, which has not come yet, does."""
     assert event.callbacks is not None
     event.callbacks.append(lambda _: happen())
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause the cycle collector inside: it walks every object there is, at a moment of its own choosing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

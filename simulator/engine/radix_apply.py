@@ -10,8 +10,7 @@ from functools import partial
 from itertools import islice
 
 from simulator.division import cdiv
-from simulator.engine.block_growth import take_decode_blocks
-from simulator.engine.cache_apply import AppliedPlan, apply_in_order
+from simulator.engine.cache_apply import AppliedPlan, apply_in_order, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.radix_cache import RadixCache

@@ -2,34 +2,37 @@
 
 The engine is the only place that changes requests, blocks and the batch. Between two changes a batch only decodes;
 the engine then executes as many steps at once as the plan holds, and every number comes out as it would with one
-event a step. What drives a replica: `simulator.engine.loop`, `async_scheduling` and `data_parallel`.
+event a step. What drives a replica: `simulator.engine.loop`. The rule of which this is the fast form, and where the
+parts are that want a step walked through request by request: `simulator.engine.itemized`.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
+from simulator.connector import Loader
 from simulator.engine.aborts import Aborts
-from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import steps_to_hit
-from simulator.engine.completion import Completion
-from simulator.engine.context_stats import ContextStats
-from simulator.engine.imports import Imports
+from simulator.engine.cache_apply import grow, steps_to_hit, take_decode_blocks
+from simulator.engine.clock import Clock
+from simulator.engine.completion import Completion, OnEnd, Progress
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.decode_batch import ContextStats
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
-from simulator.engine.late_results import LateResults
-from simulator.engine.livelock import Progress
-from simulator.engine.overlap_results import OverlapResults
-from simulator.engine.radix_apply import in_order
+from simulator.engine.late_results import LateResults, OverlapResults
+from simulator.engine.parts.imports import Imports
+from simulator.engine.radix_apply import Applied, in_order
 from simulator.engine.replica_load import ReplicaLoad
-from simulator.engine.replica_parts import ReplicaParts
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens
-from simulator.plan import Holds, StepPlan, View
+from simulator.memory.blocks import KVBlocks
+from simulator.plan import Holds, Policy, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
+from simulator.results.recorder import Recorder
+from simulator.timing.executor import Executor
 
 _STEP: Final = Holds.STEP
 _ARRIVAL: Final = Holds.ARRIVAL
@@ -37,6 +40,27 @@ _NONE: Final[list[RequestState]] = []
 _NO_PLAN = StepPlan()
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN: Final = 256
+
+
+class ReplicaParts(NamedTuple):
+    """What a replica is put together from, whichever of the two engines it has.
+
+    `number` is its place in the fleet, `group` the name of its group. `decisions` is None unless they are logged,
+    `max_queued_requests` None without a bound, `on_end` None where no client listens.
+    """
+
+    number: int
+    clock: Clock
+    policy: Policy
+    blocks: KVBlocks
+    block_size: int
+    executor: Executor
+    recorder: Recorder
+    group: str
+    fast_forward: bool
+    decisions: DecisionLog | None
+    max_queued_requests: int | None
+    on_end: OnEnd | None
 
 
 class Replica:
@@ -47,15 +71,15 @@ class Replica:
     """
 
     __slots__ = (
-        "_ask", "_asks_below", "_budget", "_cut_by_arrivals", "_decisions", "_decode_run_s", "_execute_step",
-        "_frees_late", "_gone", "_in_order", "_overlaps", "_ranks_when_tried", "_records", "_skips_empty",
-        "_slots_by_step", "_step_s", "_streams", "_timeless", "_unchanged", "_view", "_viewer",
-        "_whole_prompt", "aborts", "changed", "completion", "first_tokens", "has_listener", "imports",
-        "index", "late", "load", "plan", "progress", "state",
+        "_ask", "_asks_below", "_before_results", "_decisions", "_decode_run_s", "_frees_late", "_gone", "_in_order",
+        "_ranks_when_tried", "_skips_empty", "_slots_by_step", "_step_s", "_streams", "_unchanged", "_whole_prompt",
+        "aborts", "budget", "changed", "completion", "connector", "cut_by_arrivals", "execute_step", "first_tokens",
+        "has_listener", "imports", "index", "late", "load", "overlaps", "plan", "progress", "queues_steps", "records",
+        "state", "timeless", "view", "viewer",
     )  # fmt: skip
 
     def __init__(self, parts: ReplicaParts) -> None:
-        index, recorder, traits = parts.index, parts.recorder, parts.executor.traits
+        index, recorder, traits = parts.number, parts.recorder, parts.executor.traits
         records = recorder.replicas[index]
         state = ReplicaState(parts.clock, parts.policy, parts.blocks, parts.block_size, records)
         if traits.wants_block_ids and parts.blocks.by_id is None:
@@ -72,28 +96,30 @@ class Replica:
         self.progress = Progress(state)
         self.completion = Completion(index, state, recorder, parts.decisions, parts.max_queued_requests, parts.on_end)
         self.has_listener = parts.on_end is not None
-        self._overlaps = state.traits.async_scheduling
+        self.overlaps = state.traits.async_scheduling
         results = LateResults if state.unseen is None else OverlapResults
-        self.late = results(state, self.completion) if self._overlaps else None
+        self.late = results(state, self.completion) if self.overlaps else None
         self.aborts = Aborts(state, self.completion, self.late)
         self._gone = self.aborts.pending
+        self.connector: Loader | None = None
+        self.queues_steps = False  # up to `depth` steps are in flight, empty ones too
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = parts.policy.plan
-        self._viewer = Viewer(state, traits.outlook)
-        self._in_order = in_order(state, self._viewer)
-        if type(self) is Replica:
-            state.fill_late()
-        self._view = self._viewer.view
-        self._execute_step = parts.executor.execute
+        self.viewer = Viewer(state, traits.outlook)
+        self._in_order = in_order(state, self.viewer)
+        self._before_results: Callable[[], None] | None = None
+        self._fill_late()
+        self.view = self.viewer.view
+        self.execute_step = parts.executor.execute
         self._decode_run_s = traits.decode_run_s if parts.fast_forward else None
-        self._records = records
+        self.records = records
         self._decisions = parts.decisions
         self._ranks_when_tried = state.traits.ranks_when_tried
-        self._timeless = state.waiting.timeless or (state.ranked is not None and self._ranks_when_tried)
+        self.timeless = state.waiting.timeless or (state.ranked is not None and self._ranks_when_tried)
         # Where clients listen, what follows from an arrival may come before the end of a run: a rejection, a timeout.
-        self._cut_by_arrivals = not self._timeless or self.has_listener
+        self.cut_by_arrivals = not self.timeless or self.has_listener
         self._streams = state.traits.streams
-        self._budget = state.max_num_batched_tokens
+        self.budget = state.max_num_batched_tokens
         self._slots_by_step = state.traits.slots_by_step
         self._skips_empty = state.traits.skips_empty_steps
         self._frees_late = state.traits.frees_late > 0
@@ -101,6 +127,14 @@ class Replica:
         self._whole_prompt = state.traits.takes_whole_prompt
         self._unchanged = False  # the batch is as it was in the step before
         self._step_s = 1.0  # the last decode step took so long
+
+    def apply_with(self, applied: Applied, before_results: Callable[[], None]) -> None:
+        """Let a memory apply the plans, whose `before_results` is called as each step ends."""
+        self._in_order, self._before_results = applied, before_results
+
+    def _fill_late(self) -> None:
+        """Let what decoding fills enter the prefix cache late."""
+        self.state.fill_late()
 
     def accept(self, request: Request) -> bool:
         """Put an arriving request into the queue; False if it was rejected."""
@@ -131,6 +165,11 @@ class Replica:
         if not 1 <= most < request.max_tokens:
             return request
         return request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
+
+    def takes(self, request: Request) -> Request | None:
+        """An arriving request as it decodes here, though its prompt is computed elsewhere; None if it was rejected."""
+        request = self.allowed(request)
+        return None if self.rejects(request) else request
 
     def rejects(self, request: Request) -> bool:
         """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
@@ -171,7 +210,7 @@ class Replica:
         state = self.state
         if self._frees_late and state.late_frees.num_blocks:
             state.late_frees.next_plan(state.blocks)
-        viewer = self._viewer
+        viewer = self.viewer
         if self.changed is not None:
             self.changed(self.index)
         if state.cut is not None:
@@ -179,11 +218,11 @@ class Replica:
         if self.imports is not None and self.imports.settle(now_s):
             self._unchanged = False
         viewer.look(now_s)
-        plan = self._ask(self._view)
+        plan = self._ask(self.view)
         if not isinstance(plan, StepPlan):
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue, _ = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self.view.note, tried, to_end, _, requeue, _ = plan
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
@@ -210,7 +249,7 @@ class Replica:
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
             raise state.broken("computes a request twice in one step")
         # Without asynchronous scheduling, finished requests compute only beside others.
-        if decode and batch.size > (0 if self._overlaps else batch.held):
+        if decode and batch.size > (0 if self.overlaps else batch.held):
             decode_seqs, held = batch.size, batch.held
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
@@ -238,9 +277,9 @@ class Replica:
             shape = decodes(decode_seqs, context, contexts)
             tokens = decode_seqs
         shape = shape if state.count_more is None else state.count_more(shape, prefill, plan)
-        if tokens > self._budget:
+        if tokens > self.budget:
             raise self._over_budget(tokens)
-        if self._overlaps:
+        if self.overlaps:
             step: InFlight = OverlappedInFlight(state, plan, now_s, shape, decode_seqs, waiting)
         else:
             step = InFlight(state, plan, now_s, shape, decode_seqs, waiting)
@@ -253,9 +292,9 @@ class Replica:
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is None or holds is _STEP or (self._frees_late and state.late_frees.num_blocks):
             return step
-        if (self._timeless or not waiting) and (self.imports is None or not self.imports.looks_again):
+        if (self.timeless or not waiting) and (self.imports is None or not self.imports.looks_again):
             step.is_run = True
-            step.until_arrival = holds is _ARRIVAL or self._cut_by_arrivals
+            step.until_arrival = holds is _ARRIVAL or self.cut_by_arrivals
         return step
 
     def _plan_again(self, now_s: float) -> InFlight | None:
@@ -280,11 +319,11 @@ class Replica:
         return pauses or bool(plan.preempt or plan.resume), (swapped_out, swapped_in)
 
     def _over_budget(self, tokens: int) -> Exception:
-        return self.state.broken(f"computes {tokens:,} tokens; max_num_batched_tokens is {int(self._budget):,}")
+        return self.state.broken(f"computes {tokens:,} tokens; max_num_batched_tokens is {int(self.budget):,}")
 
     def rest_until_s(self) -> float:
         """When the last plan, which computes nothing, wants to be asked again; infinity is at the next arrival."""
-        until_s, now_s = self.plan.wait_until_s, self._view.now_s
+        until_s, now_s = self.plan.wait_until_s, self.view.now_s
         if until_s is None:
             return inf
         if not now_s < until_s < inf:
@@ -323,20 +362,22 @@ class Replica:
             if ends[-1] > due_s:
                 del ends[step.steps_planned_by(due_s) :]
         else:
-            step.ends_s = [start_s + self._execute_step(step)]
+            step.ends_s = [start_s + self.execute_step(step)]
         if self._decisions is not None:
-            self._decisions.decided(self.state, step, self._view.now_s)
+            self._decisions.decided(self.state, step, self.view.now_s)
 
     def execute_until(self, step: InFlight, start_s: float, end_s: float) -> None:
         """Execute a step whose duration is not this replica's own to work out."""
         step.start_s, step.ends_s = start_s, [end_s]
         if self._decisions is not None and not step.is_wait:
-            self._decisions.decided(self.state, step, self._view.now_s)
+            self._decisions.decided(self.state, step, self.view.now_s)
 
     # Commit
 
     def finish_step(self, step: InFlight) -> None:
         """Commit the steps, which have ended: their tokens exist, and finished requests leave."""
+        if self._before_results is not None:
+            self._before_results()
         if step.is_wait and self.late is not None:
             self.late.settle(step, [], _NONE)
             self._unchanged = False
@@ -344,7 +385,7 @@ class Replica:
         state = self.state
         ends = step.ends_s
         end_s = ends[-1]
-        prefill, records, gone = step.prefill, self._records, self._gone
+        prefill, records, gone = step.prefill, self.records, self._gone
         if gone:
             before_s = state.batch.last_end_s
         # Steps that only continue the last row need none of their own.
@@ -407,7 +448,7 @@ class Replica:
         else:
             live.before_s = live.last_token_s
             if self._streams:
-                self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
+                self.records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
         live.last_token_s = end_s
         tokens_left = state.tokens_left(live)
         if not tokens_left:

@@ -4,34 +4,33 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 """
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import nan
 from typing import Final
 
 from simulator.division import cdiv
-from simulator.engine.adapters import Adapters
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.late_fills import LateFills
-from simulator.engine.late_frees import LateFrees
-from simulator.engine.queue_prefixes import QueuePrefixes
-from simulator.engine.taken_back import take_back
-from simulator.engine.unseen import Unseen
+from simulator.engine.parts.adapters import Adapters
 from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache, kinds_of
+from simulator.memory.page_keys import PageKeys, Symbols
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
-from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, StepPlan
+from simulator.plan import Chunk, Policy, Preemption, StepPlan
+from simulator.policy_traits import OptionalMembers
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn
-from simulator.queues.ranked import Ranked
+from simulator.queues.ranked import Prefixes, Ranked
 from simulator.queues.weighted import CachedFirst
 from simulator.request import ArrivingRequest, Request, RequestView
-from simulator.request_state import (
+from simulator.request_state import (  # fmt: skip
     DECODING,
     LEAVING,
     PREFILLING,
@@ -40,9 +39,155 @@ from simulator.request_state import (
     RequestState,
     RequestStatus,
     ScheduledChunk,
-)  # fmt: skip
+)
+from simulator.results.buffers import Table
 from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
+
+
+class LateFrees:
+    """Blocks of finished requests that come free `plans` plans after the next one; `num_blocks` in all."""
+
+    __slots__ = ("_due", "num_blocks")
+
+    def __init__(self, plans: int) -> None:
+        self._due: deque[list[tuple[int, int]]] = deque([[] for _ in range(plans + 1)])
+        self.num_blocks = 0
+
+    @property
+    def ahead(self) -> tuple[int, ...]:
+        """See `View.late_blocks`."""
+        return tuple([sum([blocks for _, blocks in freed]) for freed in list(self._due)[:-1]])
+
+    def put_off(self, row: int, num_blocks: int) -> None:
+        """A request has finished, whose blocks come free later."""
+        self._due[-1].append((row, num_blocks))
+        self.num_blocks += num_blocks
+
+    def next_plan(self, blocks: KVBlocks) -> None:
+        """A plan is made: free what is due with it."""
+        for row, num_blocks in self._due.popleft():
+            blocks.free(row, num_blocks)
+            self.num_blocks -= num_blocks
+        self._due.append([])
+
+
+def take_back(
+    live: RequestState,
+    from_s: float,
+    ends_s: Sequence[float],
+    batch: DecodeBatch,
+    gaps: Table | None,
+    *,
+    late: bool,
+) -> tuple[int, float]:
+    """How many of its tokens are taken back, as they came at `from_s` or later, and when the one before them came.
+
+    The gaps before them leave `gaps`, which is None where tokens are not sent one by one. `ends_s` are the ends of the
+    last decode steps; `late` is whether results arrive after the next step has been planned. The request is still in
+    the batch.
+    """
+    joined_s, ticks = live.last_token_s, 0
+    if live.status is DECODING and not live.paused and not batch.is_overrun(live):
+        ticks = batch.clock.ticks - live.join_tick
+    elif not late:
+        return 0, joined_s
+    dropped = 0
+    outputs = live.base_outputs + ticks
+    while True:
+        token_s = ends_s[-1 - dropped] if dropped < ticks else joined_s
+        if dropped > ticks or not token_s >= from_s:
+            return dropped, token_s
+        dropped += 1
+        if dropped == outputs:
+            return dropped, nan
+        if dropped < ticks:
+            before_s = ends_s[-1 - dropped]
+        elif dropped == ticks:
+            before_s = joined_s
+        else:
+            before_s = live.before_s if live.before_s == live.before_s else _before(ends_s, joined_s)
+            joined_s = before_s
+        if gaps is not None:
+            gaps.add((token_s - before_s, -1, token_s))
+
+
+def _before(ends_s: Sequence[float], token_s: float) -> float:
+    """The end of the decode step before that which gave a token."""
+    return ends_s[len(ends_s) - 1 - ends_s[::-1].index(token_s) - 1]
+
+
+class Unseen:
+    """Whose token is on its way while a plan is made.
+
+    `decodes`: all requests that decoded with the running step. `prompts` are those whose prompt it completes, and
+    `last` those whose last token it computes. It ends at `end_s`; `decode_ends_s` are the ends of the last decode
+    steps, its own among them.
+    """
+
+    __slots__ = ("decode_ends_s", "decodes", "end_s", "last", "prompts")
+
+    def __init__(self) -> None:
+        self.end_s = 0.0
+        self.decode_ends_s: list[float] = []
+        self.decodes = False
+        self.prompts: dict[RequestState, None] = {}
+        self.last: dict[RequestState, None] = {}
+
+    def count(self, live: RequestState) -> int:
+        """Its tokens on the way: 0 or 1."""
+        if live in self.last or live in self.prompts:
+            return 1
+        return int(self.decodes and live.status is DECODING and live.join_tick < live.clock.ticks)
+
+    def drop(self, live: RequestState) -> int:
+        """`live` is retracted, and its token is thrown away when it comes; returns how many are.
+
+        `process_batch_result_decode` passes over a retracted request (batch_result_processor.py:1017, SGLang 0.5.23).
+        """
+        count = self.count(live)
+        self.last.pop(live, None)
+        self.prompts.pop(live, None)
+        return count
+
+
+class QueuePrefixes:
+    """The functions of `Prefixes`; looking changes nothing."""
+
+    def __init__(self, requests: Mapping[int, Request], cache: Cache) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._tree = cache if isinstance(cache, RadixCache) else None
+        self._leading: dict[int, bytes] = {}
+        self._symbols: Symbols = {}
+
+    def functions(self) -> Prefixes:
+        """For a queue."""
+        return Prefixes(self.hit_tokens, self.leading, self.by_subtree)
+
+    def hit_tokens(self, live: RequestState) -> int:
+        """Leading tokens that are cached; in a radix tree, perhaps all."""
+        request = self._requests[live.row]
+        if self._tree is None:
+            return self._cache.hits(request, live.num_tokens)[0] * live.clock.block_size
+        return self._tree.find(request, live.num_tokens)[0] * self._tree.block_size
+
+    def leading(self, live: RequestState, num_tokens: int) -> bytes | None:
+        """The first tokens as numbers, which are equal where the tokens are."""
+        if self._tree is None or live.num_tokens < num_tokens:
+            return None
+        found = self._leading.get(live.row)
+        if found is None:
+            keys = PageKeys(self._requests[live.row], 1, self._symbols)
+            found = self._leading[live.row] = keys.first(num_tokens).tobytes()
+        return found
+
+    def by_subtree(self, waiting: Sequence[RequestState]) -> list[RequestState]:
+        """Depth first through the radix tree."""
+        assert self._tree is not None
+        lengths = [(self._requests[live.row], live.num_tokens) for live in waiting]
+        return [waiting[place] for place in self._tree.by_subtree(lengths)]
+
 
 _WITH_A_PROMPT: Final = (WAITING, PREFILLING)
 

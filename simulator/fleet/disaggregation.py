@@ -12,7 +12,7 @@ that: so SGLang does, whose prefilling server leaves a
 request in its bootstrap queue until the other has told where its KV goes (`pop_bootstrapped`, SGLang 0.5.23,
 python/sglang/srt/disaggregation/prefill.py:497). Its chunks' KV moves chunk by chunk; here it moves as one.
 
-Decoding replicas with a pull connector (`simulator.engine.connector.pull`) do as vLLM's do: they queue the whole
+Decoding replicas with a pull connector (`simulator.engine.parts.pull`) do as vLLM's do: they queue the whole
 request, load what their own prefix cache lacks of the prompt, and sample the first token again: TTFT ends there.
 """
 
@@ -21,20 +21,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simulator.connector import Loader
 from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
-from simulator.engine.connector.pull import Pull, Remote
-from simulator.engine.connector.replica import ConnectedReplica
-from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
+from simulator.engine.parts.imports import Imports
 from simulator.engine.replica import Replica
-from simulator.engine.speculative.replica import SpeculativeReplica
-from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.fleet.replicas import Replicas
+from simulator.goes_with import DECODE, OFFLOAD, between
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
@@ -98,16 +96,15 @@ class Disaggregation:
         self._imports: dict[int, Imports] = {}
         self._fails = fails
         self._prefills_apart = prefills_apart
-        self._pulls: dict[int, Pull] = {}
+        self._pulls: dict[int, Loader] = {}
         for load in prefill.replicas:
             replicas[load.index].hand_over_to(self._hand_over)
         for load in decode.replicas:
             replica = replicas[load.index]
-            if isinstance(replica, ConnectedReplica):
-                if not isinstance(replica.connector, Pull):
-                    raise InputError(f"replica {load.index} decodes alone: that cannot be combined with offloading")
+            if replica.connector is not None:
+                if not replica.connector.attach(self._pull):
+                    raise between(OFFLOAD, DECODE).error(f"replica {load.index}")
                 self._pulls[load.index] = replica.connector
-                replica.connector.attach(self._pull)
             else:
                 joined = partial(self._joined, replica)
                 imports = Imports(replica.state, replica.new_request, self._has_room, joined)
@@ -132,13 +129,10 @@ class Disaggregation:
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that decodes it."""
         target = self._decode.choose(request)
-        replica = self._replicas[target]
-        if not isinstance(replica, SpeculativeReplica):
-            request = replica.allowed(request)
-        if replica.rejects(request):
+        taken = self._replicas[target].takes(request)
+        if taken is None:
             return target
-        if isinstance(replica, SpeculativeReplica):
-            request = replica.capped(request)
+        request = taken
         if self._prefills_apart is not None and not self._prefills_apart(request.arriving(), target):
             self._intakes[target].submit(request)
             return target
@@ -225,7 +219,7 @@ class Disaggregation:
         if half.target in self._pulls and not half.is_gone:
             half.pulled = True
             self._expect(half.target, -1)
-            self._pulls[half.target].offer(live.row, Remote(fails=self._fails(live.row)))
+            self._pulls[half.target].offer(live.row, fails=self._fails(live.row))
             self._intakes[half.target].submit(half.request)
         elif not half.is_gone and self._is_room_first(half.target):
             self._imports[half.target].prefilled(live.row, live)

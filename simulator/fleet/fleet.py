@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from simulator.engine.admission import NO_CAPS, Admission
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
-from simulator.engine.loop import Loop
-from simulator.engine.replica import Replica
+from simulator.engine.loop import DataParallelGroup, Loop, QueueLoop
+from simulator.engine.replica import Replica, ReplicaParts
 from simulator.engine.replica_load import ReplicaLoad
-from simulator.engine.replica_parts import ReplicaParts
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.group_parts import check_parts
 from simulator.front_end import FirstTokens
-from simulator.plan import PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
 if TYPE_CHECKING:
-    from simulator.engine.async_scheduling import AsyncLoop
-    from simulator.engine.connector.loop import ConnectedLoop
-    from simulator.engine.pipeline.batch_queue import BatchQueueLoop
+    from simulator.engine.itemized import Drafter, ItemizedReplica
+    from simulator.memory.grouped import GroupedBlocks
+    from simulator.speculative.speculation import Speculation
 
 
 class Fleet:
@@ -86,10 +86,6 @@ class Fleet:
         made = self._make(group)
         state = made[0].state
         slots, streams = state.policy.max_num_seqs, state.traits.streams
-        if state.traits.encodes_images:
-            _check_alone(group, "an encoder of images", _NOT_WITH_IMAGES, "no engine.max_image_embeddings")
-        elif state.adapters is not None:
-            _check_alone(group, "LoRA", _NOT_WITH_ADAPTERS, "no engine.max_loras")
         sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
         if self.groups and self.groups[0].streams != streams:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
@@ -114,137 +110,100 @@ class Fleet:
 
     def _make(self, group: ReplicaGroup) -> list[Replica]:
         first, logs, make_executor = len(self.replicas), self.logs, group.executors()
-        policies = group.policies()
+        policies = list(islice(group.policies(), group.replicas))
+        check_parts(group, policies[0])
         if group.group_cost is None:
             self.clocks += [self._make_clock() for _ in range(group.replicas)]
         else:
             self.clocks += [self._make_clock()] * group.replicas
-        make: Callable[[ReplicaParts], Replica] = Replica
-        if group.speculation is not None:
-            ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
-            make = partial(_speculative, group, ranks)
-        if group.has_kv_groups:
-            if group.role != "both" or group.pipeline is not None:
-                what = f"the group {group.name} has layers of several kinds, which go with no other part yet"
-                raise InputError(what, hint="disable_hybrid_kv_cache_manager: true")
-            if group.speculation is None:
-                from simulator.engine.hybrid.replica import GroupedReplica
-
-                make = GroupedReplica
-        if group.connector is not None:
-            _check_alone(group, "a KV connector", _NOT_WITH_CONNECTOR, "no hardware.kv_offload")
-            from simulator.engine.connector.replica import ConnectedReplica
-
-            make = partial(ConnectedReplica, group.connector)
-        if group.pipeline is not None:
-            _check_alone(group, "a pipeline", _NOT_WITH_PIPELINE, "hardware.pipeline_parallel: 1")
-            from simulator.engine.pipeline.replica import PipelinedReplica
-
-            make = partial(PipelinedReplica, group.pipeline)
-        return [
-            make(
-                ReplicaParts(
-                    index,
-                    self.clocks[index],
-                    next(policies),
-                    group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
-                    group.kv.block_size,
-                    make_executor(),
-                    self.recorder,
-                    group.name,
-                    fast_forward=self._fast_forward and group.group_cost is None,
-                    decisions=None if logs is None else logs[index],
-                    max_queued_requests=group.max_queued_requests,
-                    on_end=self._on_end,
-                )
+        made = []
+        for index in range(first, first + group.replicas):
+            parts = ReplicaParts(
+                index,
+                self.clocks[index],
+                policies[index - first],
+                group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
+                group.kv.block_size,
+                make_executor(),
+                self.recorder,
+                group.name,
+                fast_forward=self._fast_forward and group.group_cost is None,
+                decisions=None if logs is None else logs[index],
+                max_queued_requests=group.max_queued_requests,
+                on_end=self._on_end,
             )
-            for index in range(first, first + group.replicas)
-        ]
+            made.append(self._put_together(group, parts))
+        return made
+
+    def _put_together(self, group: ReplicaGroup, parts: ReplicaParts) -> Replica:
+        """A replica with the parts of its group: of the fast engine, unless a part wants its steps walked through.
+
+        Modules of parts are imported where there are such parts.
+        """
+        if group.speculation is None and group.connector is None and group.pipeline is None:
+            replica = Replica(parts)
+            if group.has_kv_groups:
+                from simulator.engine.parts.groups import plan_with_groups
+
+                plan_with_groups(replica, cast("GroupedBlocks", parts.blocks))
+            return replica
+        from simulator.engine.itemized import Drafter, ItemizedReplica, Part
+
+        features: list[Part] = []
+        if group.has_kv_groups:
+            from simulator.engine.parts.groups import Groups
+
+            features.append(Groups())
+        if group.connector is not None:
+            from simulator.engine.parts.connected import Connected
+
+            features.append(Connected(group.connector))
+        if group.pipeline is not None:
+            from simulator.engine.parts.pipeline import Pipeline
+
+            features.append(Pipeline(group.pipeline))
+        drafter = Drafter() if group.speculation is None else self._drafter(group, group.speculation, parts)
+        return ItemizedReplica(parts, drafter, features)
+
+    def _drafter(self, group: ReplicaGroup, speculation: Speculation, parts: ReplicaParts) -> Drafter:
+        """What drafts in a replica, as its policy takes memory for it."""
+        config = speculation.config
+        takes_ahead = Traits.of(parts.policy).takes_ahead
+        if group.role != "both":
+            config = config.with_transfers()
+        ranks = len(self.recorder.replicas) if self._one_server else group.replicas if group.group_cost else 1
+        if ranks > 1:
+            config = config.in_ranks()
+        speculation = speculation._replace(config=config)
+        if takes_ahead:
+            from simulator.engine.parts.ahead import Ahead
+
+            return Ahead(speculation)
+        from simulator.engine.parts.drafts import Drafts
+
+        return Drafts(speculation)
 
     def _drive(self, group: ReplicaGroup, replicas: list[Replica]) -> list[Intake]:
         """Start the processes that drive the replicas; returns where each takes its requests."""
         if group.group_cost is not None:
-            from simulator.engine.data_parallel import DataParallelGroup
-
             clock = self.clocks[replicas[0].index]
-            drafts = 0 if group.speculation is None else group.speculation.config.num_speculative_tokens
-            together = DataParallelGroup(clock, replicas, group.group_cost, drafts)
+            if group.speculation is None:
+                together = DataParallelGroup(clock, replicas, group.group_cost)
+            else:
+                from simulator.engine.parts.drafts import draft_together, dummy_verify
+
+                dummy = dummy_verify(group.speculation.config.num_speculative_tokens)
+                together = DataParallelGroup(clock, replicas, group.group_cost, dummy, draft_together)
             clock.process(together.serve())
             return together.intakes
         intakes = []
         for replica in replicas:
             clock = self.clocks[replica.index]
-            loop = _loop(group, clock, replica, fast_forward=self._fast_forward)
+            loop: Loop | QueueLoop
+            if replica.queues_steps:
+                loop = QueueLoop(clock, cast("ItemizedReplica", replica), fast_forward=self._fast_forward)
+            else:
+                loop = Loop(clock, replica, fast_forward=self._fast_forward)
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes
-
-
-def _loop(
-    group: ReplicaGroup, clock: Clock, replica: Replica, *, fast_forward: bool
-) -> Loop | AsyncLoop | BatchQueueLoop | ConnectedLoop:
-    """What drives a replica, by the parts of its group. Modules of parts are imported where there are such parts."""
-    if group.pipeline is not None:
-        from simulator.engine.pipeline.batch_queue import BatchQueueLoop
-        from simulator.engine.pipeline.replica import PipelinedReplica
-
-        assert isinstance(replica, PipelinedReplica)
-        return BatchQueueLoop(clock, replica, fast_forward=fast_forward)
-    if group.connector is not None:
-        from simulator.engine.connector.loop import ConnectedLoop
-        from simulator.engine.connector.replica import ConnectedReplica
-
-        assert isinstance(replica, ConnectedReplica)
-        return ConnectedLoop(clock, replica, fast_forward=fast_forward)
-    if replica.late is None:
-        return Loop(clock, replica, fast_forward=fast_forward)
-    from simulator.engine.async_scheduling import AsyncLoop
-
-    return AsyncLoop(clock, replica, replica.late, fast_forward=fast_forward)
-
-
-def _speculative(of: ReplicaGroup, ranks: int, parts: ReplicaParts) -> Replica:
-    """A replica that drafts, as its policy takes memory for it; one of so many `ranks` of a server."""
-    from simulator.engine.speculative.ahead_replica import AheadReplica
-    from simulator.engine.speculative.replica import SpeculativeReplica
-
-    assert of.speculation is not None
-    config = of.speculation.config
-    takes_ahead = PolicyFeatures.of(type(parts.policy)).takes_ahead
-    if takes_ahead and of.group_cost is not None:
-        raise InputError(f"the group {of.name} shares its steps, and its policy drafts only in ranks of their own")
-    if takes_ahead and of.role != "both":
-        raise InputError(f"the group {of.name} drafts, and its policy does so only where it prefills and decodes alike")
-    if of.role != "both":
-        config = config.with_transfers()
-    if ranks > 1:
-        config = config.in_ranks()
-    make = AheadReplica if takes_ahead else SpeculativeReplica
-    return make(of.speculation._replace(config=config), parts)
-
-
-_PARTS: Mapping[str, Callable[[ReplicaGroup], bool]] = {
-    "drafts": lambda group: group.speculation is not None,
-    "a pipeline": lambda group: group.pipeline is not None,
-    "layers that keep different things": lambda group: group.has_kv_groups,
-    "a connector": lambda group: group.connector is not None,
-    "a device": lambda group: group.make_executor is not None,
-    "data-parallel ranks that step together": lambda group: group.group_cost is not None,
-    "autoscaling": lambda group: group.autoscaling is not None,
-    "prefill and decode apart": lambda group: group.role != "both",
-    "a group that prefills alone": lambda group: group.role == "prefill",
-}
-"""Parts that cannot be combined with every other part, and whether a group has each."""
-_NOT_WITH_ADAPTERS = ("a connector", "a device", "prefill and decode apart")
-_NOT_WITH_IMAGES = ("drafts", "a pipeline", "layers that keep different things", *_NOT_WITH_ADAPTERS)
-_NOT_WITH_PIPELINE = ("drafts", "a connector", "data-parallel ranks that step together", "prefill and decode apart")
-_NOT_WITH_CONNECTOR = (
-    "drafts", "a pipeline", "data-parallel ranks that step together", "autoscaling", "a group that prefills alone",
-)  # fmt: skip
-
-
-def _check_alone(group: ReplicaGroup, part: str, others: Sequence[str], hint: str) -> None:
-    """Raise InputError where a group that has this part has any of the others."""
-    if found := [name for name in others if _PARTS[name](group)]:
-        what = f"group {group.name}: {part} cannot be combined with {' or '.join(found)}"
-        raise InputError(what, hint=hint)

@@ -11,7 +11,7 @@ from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.timing.executor import Executor, Predicted
 
 if TYPE_CHECKING:
-    from simulator.engine.connector.replica import MakeConnector
+    from simulator.engine.parts.connected_memory import MakeConnector
     from simulator.fleet.autoscaling import Autoscaling
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 
 from simulator.engine.clock import Clock
 from simulator.engine.replica import Replica
-from simulator.errors import InputError
+from simulator.goes_with import CACHE_EVENTS, KV_GROUPS, between
 from simulator.memory.page_keys import Pages, chained
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -41,8 +41,7 @@ class HeardCache:
             cache.tell = self._tell
             cache.keys.used = None  # no text is forgotten, and none gets another name than was told
         else:
-            what = f"the router hears of cached blocks by events, and {type(cache).__name__} tells none"
-            raise InputError(what, hint="a model whose layers keep one kind of KV")
+            raise between(KV_GROUPS, CACHE_EVENTS).error(f"replica {replica.index}")
         self._cache = cache
 
     def _tell(self, keys: list[Hashable], more: int) -> None:

@@ -12,11 +12,11 @@ from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.group_parts import check_parts
 from simulator.fleet.link import Link, LinkSpeed
 from simulator.fleet.router import Router
 from simulator.fleet.signals import way_to
-from simulator.memory.cache import Cache
-from simulator.plan import OptionalMembers, PolicyFeatures
+from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
 
@@ -39,23 +39,14 @@ def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
 
 def _check(group: ReplicaGroup) -> None:
     """Raise InputError where a group cannot have half a request."""
-
-    def refused(what: str, hint: str) -> InputError:
-        return InputError(f"the group {group.name} ({group.role}) {what}", hint=hint)
-
-    if group.autoscaling is not None:
-        raise refused("is autoscaled", "a fixed number of replicas")
-    policy = group.make_policy()
-    traits = OptionalMembers.of(policy).traits
-    if traits.keeps_finished or not traits.streams:
-        raise refused("schedules a batch at a time", "engine: {policy: chunked_prefill}")
-    if group.role == "decode":
-        if not PolicyFeatures.of(type(policy)).preempts and traits.takes_over is None:
-            raise refused("takes KV memory in advance, or cannot preempt", "engine: {policy: chunked_prefill}")
-        if group.connector is None and isinstance(group.make_blocks(1, 0), Cache):
-            raise refused("caches prefixes, of which it computes none", "engine: {enable_prefix_caching: false}")
+    policy, whose = group.make_policy(), f"the group {group.name} ({group.role})"
+    check_parts(group, policy)
+    traits = Traits.of(policy)
+    if group.role == "decode" and not traits.preempts and traits.takes_over is None:
+        what = f"{whose} takes KV memory in advance, or cannot preempt"
+        raise InputError(what, hint="engine: {policy: chunked_prefill}")
     if group.block_bytes <= 0:
-        raise refused("does not say how large its KV blocks are", "block_bytes")
+        raise InputError(f"{whose} does not say how large its KV blocks are", hint="block_bytes")
 
 
 class Roles:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simulator.engine.clock import Clock
-from simulator.errors import InputError
 from simulator.fleet.attainment import within_limits
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
@@ -40,7 +39,6 @@ class Scaling:
             if rule is None:
                 self._always += numbers
                 continue
-            _check(group)
             replicas = fleet.replicas[numbers.start : numbers.stop]
             lives = Lives(clock, rule, replicas, group.initial_replicas, seen, recorder, meets)
             clock.process(lives.evaluations())
@@ -62,9 +60,3 @@ class Scaling:
             rows += lives.rows(run_end_s)
         for row in sorted(rows, key=lambda row: row[:2]):
             self._recorder.lives.add(row)
-
-
-def _check(group: ReplicaGroup) -> None:
-    if group.group_cost is not None:
-        what = f"the group {group.name} cannot be autoscaled: its replicas are data-parallel ranks that step together"
-        raise InputError(what, hint="hardware.enable_expert_parallel: false")

@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple, Protocol
 
-from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.clock import no_garbage_collection
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.fleet import Fleet
 from simulator.request import Request

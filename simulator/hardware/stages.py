@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.goes_with import KV_GROUPS, PIPELINE, between
 from simulator.hardware.kv import GIB, KVCache, MemorySettings, kv_figures
 from simulator.hardware.models import Model
 
@@ -62,8 +63,8 @@ def stages_of(model: Model, stages: int, partition: Sequence[int] | None = None)
     InputError where there are fewer layers than stages, or the layers keep different things of a request.
     """
     if model.has_kv_groups:
-        what = f"the layers of {model.name} keep different things of a request"
-        raise InputError(f"{what}: its blocks cannot be planned for stages", hint="pipeline_parallel: 1")
+        what = f"{model.name}: {between(KV_GROUPS, PIPELINE).message}"
+        raise InputError(what, hint="pipeline_parallel: 1, or a model whose layers are alike")
     found: list[Stage] = []
     first = 0
     for layers in layers_of_stages(model.layers, stages, partition):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
 from simulator.policies.chunked_prefill.limits import VllmLimits
-from simulator.policies.chunked_prefill.step import fast_path
+from simulator.policies.chunked_prefill.schedule import fast_path
 from simulator.policies.parts.displacement import displaces_none, last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder

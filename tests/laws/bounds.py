@@ -13,7 +13,8 @@ from simulator.hardware.models import find_model
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.table import METRICS
-from simulator.plan import OptionalMembers, Policy
+from simulator.plan import Policy
+from simulator.policy_traits import OptionalMembers
 from simulator.queues import Order
 from simulator.results.records import Status
 from simulator.timing.cost import CostModel, StepShape

@@ -124,7 +124,9 @@ class RandomPolicy:
         decode = rng.random() < 0.8 and self._grow(view, going) <= free
         if not (preempt or resume or prefill or (decode and going)):
             return self._unstick(view)
-        return StepPlan(tuple(preempt), tuple(resume), tuple(prefill), decode, tuple(paused))
+        return StepPlan(
+            preempt=tuple(preempt), resume=tuple(resume), prefill=tuple(prefill), decode=decode, paused=tuple(paused)
+        )
 
     def _unstick(self, view: View) -> StepPlan:
         """The draw came to nothing: throw out the last of those who run, so that somebody can go on, or look again."""

@@ -15,8 +15,8 @@ from simulator.errors import InputError
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.table import METRICS
-from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import policy_class
+from simulator.policy_traits import OptionalMembers, Traits
 from simulator.request import PromptContent
 from simulator.results.records import Records, Status
 from simulator.timing.floor import floors_of
@@ -30,7 +30,7 @@ from tests.laws.optimum import Case, least_end_s, least_sum
 from tests.laws.scenarios import POLICIES, Scenario, kind, scenarios
 
 SLO = Slo(ttft_ms=20.0, tpot_ms=8.0, e2el_ms=100.0)
-FEATURES = {name: PolicyFeatures.of(policy_class(kind(name))) for name in POLICIES}
+FEATURES = {name: Traits.of(policy_class(kind(name))) for name in POLICIES}
 CACHING = tuple(name for name in POLICIES if FEATURES[name].caches_prefixes and not FEATURES[name].has_radix_tree)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import livelock as progress
+from simulator.engine import completion as progress
 from simulator.errors import PolicyError
 from simulator.memory.blocks import BlockManager
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View

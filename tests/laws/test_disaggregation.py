@@ -15,8 +15,8 @@ from simulator.engine.completion import OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger
-from simulator.plan import OptionalMembers
 from simulator.policies.sglang import NUM_RESERVED_DECODE_TOKENS, Sglang
+from simulator.policy_traits import Traits
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.timing.cost import StepShape
@@ -166,7 +166,7 @@ def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
         cdiv(tokens, records.block_size) for tokens in requests.input_tokens[moved.row].tolist()
     ]
     assert np.array_equal(moved.bytes, moved.blocks * BLOCK_BYTES)
-    takes_over = OptionalMembers.of(fleet.groups[1].make_policy()).traits.takes_over
+    takes_over = Traits.of(fleet.groups[1].make_policy()).takes_over
     if takes_over is not None and takes_over.sends_first:
         assert np.all(moved.end_s <= requests.first_token_s[moved.row])
     else:

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from simulator.compiled import is_compiled
-from simulator.engine.connector.blocks import ConnectedBlocks
-from simulator.engine.connector.copier import LOAD, STORE
-from simulator.engine.connector.groups import ConnectedGroups
-from simulator.engine.connector.offloading import Offloading
-from simulator.engine.connector.request import ConnectedRequest
-from simulator.engine.connector.tiering import Tiering
+from simulator.engine.itemized_step import ItemizedRequest
+from simulator.engine.parts.connected_memory import LOAD, STORE, ConnectedBlocks
+from simulator.engine.parts.connector import ConnectedGroups
+from simulator.engine.parts.offload import Offloading
+from simulator.engine.parts.tiers import Tiering
 from simulator.fleet.group import ReplicaGroup
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
@@ -234,7 +233,7 @@ def test_a_load_keeps_its_blocks_though_its_request_has_left() -> None:
         def ended(self, row: int) -> None:
             nonlocal left
             offered = self._requests.get(row)
-            left += offered is not None and isinstance(offered.live, ConnectedRequest) and offered.live.is_loading
+            left += offered is not None and isinstance(offered.live, ItemizedRequest) and offered.live.is_loading
             super().ended(row)
 
     for seed in range(0, 60, 3):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from simulator.plan import OptionalMembers, Policy, Traits
+from simulator.plan import Policy
 from simulator.policies import COMPARED, DEFAULT_POLICY, PLAIN_POLICY, built_in_policies
+from simulator.policy_traits import ABILITIES, Traits
 from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import POLICIES, RESERVING, Memory, Scenario, make_policy, make_workload, takes
 
@@ -62,7 +63,7 @@ def test_no_module_names_a_policy_but_the_one_that_declares_the_default() -> Non
 
 
 def traits(policy: Policy) -> Traits:
-    return OptionalMembers.of(policy).traits
+    return Traits.of(policy)
 
 
 def steps(policy: Policy, priority: list[int]) -> list[dict[str, Any]]:
@@ -108,3 +109,12 @@ def test_a_policy_displaces_as_it_says(name: str, order: str) -> None:
     ends = next(place for place, step in enumerate(found) if "0" in step["finished"])
     displaced = any("1" in step["scheduled"] for step in found[:ends])
     assert traits(policy).displaces == displaced
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_a_policy_is_able_to_is_known_of_its_class(name: str) -> None:
+    policy = make_policy(name, 4, 64)
+    of_class = Traits.of(type(policy))
+    for ability in ABILITIES:
+        assert getattr(Traits(), ability) is False
+        assert getattr(of_class, ability) is getattr(traits(policy), ability) is getattr(policy, ability, False)

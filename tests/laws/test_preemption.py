@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.plan import StepPlan, View
-from simulator.policies.chunked_prefill.preempting import preempting_step
-from simulator.policies.chunked_prefill.step import fast_path, schedule_running
+from simulator.policies.chunked_prefill.schedule import fast_path, preempting_step, schedule_running
 from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
 from tests.examples import examples
@@ -142,8 +141,8 @@ class TwoWays:
         if view.step_tokens is None and self.inner.prefill_schedule_interval == 1:
             short = preempting_step(view, limits, held=False)
             if short is not None and fast_path(view, limits) is None:
-                chunks, preempted, paused, _, _ = schedule_running(view, limits, held=False)
-                assert (short.preempt, short.prefill, short.paused) == (preempted, tuple(chunks), paused)
+                run = schedule_running(view, limits)
+                assert (short.preempt, short.prefill, short.paused) == (run.preempted, tuple(run.prompts()), run.paused)
                 assert short == plan
                 self.compared += 1
         return plan

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from simulator.engine.connector.blocks import Connected, ConnectedBlocks
-from simulator.engine.connector.groups import ConnectedGroups
-from simulator.engine.connector.offloading import Offloading
-from simulator.engine.connector.pull import Pull, PullConfig, Remote
-from simulator.engine.connector.replica import MakeConnector
+from simulator.engine.parts.connected_memory import Connected, ConnectedBlocks, MakeConnector
+from simulator.engine.parts.connector import ConnectedGroups
+from simulator.engine.parts.offload import Offloading
+from simulator.engine.parts.pull import Pull, PullConfig, Remote
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.offload import OffloadConfig
 from simulator.simulate import simulate_fleet

@@ -1,4 +1,4 @@
-"""Our decisions held against recorded ones of a real scheduler, and rules of ours changed on purpose."""
+"""Our decisions held against recorded ones of a real scheduler."""
 
 import gzip
 import json
@@ -6,14 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
-from tests.parity.test_features import broken
-
 T = TypeVar("T")
 Step = Mapping[str, Any]
-Places = Iterable[tuple[Any, str]]
-"""Modules, and the name by which each has a part of another module."""
 
 COLUMNS = (
     "scheduled", "preempted", "finished", "admitted", "waiting", "running", "num_free_blocks", "num_free_blocks_end",
@@ -62,10 +56,3 @@ def differences(items: Iterable[T], difference: Callable[[T], str | None]) -> It
             found = f"{type(error).__name__}: {error}"
         if found is not None:
             yield f"case {number}: {found}"
-
-
-def change_rule(patch: pytest.MonkeyPatch, module: str, old: str, new: str, places: Places) -> None:
-    """Change a rule of a module of the simulator, and hand the changed parts to those that use them."""
-    made = broken(f"simulator.{module}", old, new)
-    for user, name in places:
-        patch.setattr(user, name, getattr(made, name))

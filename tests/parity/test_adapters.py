@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.errors import PolicyError
+from tests.mutations import change
 from tests.parity.adapter_features import lora
 from tests.parity.held import lines_of
-from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
+from tests.parity.test_features import COLUMNS, is_noticed, recorded, same_steps
 
 COLUMNS["lora"] = (*COLUMNS["cadence"], "adapters")
 COLUMNS["hybrid"] = COLUMNS["cadence"]
 OWN = Path(__file__).parent.parent / "data" / "adapter_rules.jsonl.gz"
 RULES = "simulator.policies.chunked_prefill.adapters"
+DRAFTED = "simulator.policies.chunked_prefill.drafted"
+GROUPED = "simulator.policies.chunked_prefill.grouped"
 
 
 def test_recorded_steps_are_decided_as_vllm_did() -> None:
@@ -30,26 +32,26 @@ def test_runs_of_steps_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("if lora is None or lora in in_use", "if True"),
-        ("if lora is None or lora in in_use", "if lora in in_use"),
-        ("if lora is None or lora in in_use", "if lora is None"),
-        ("len(in_use) < max_loras", "len(in_use) < max_loras - 1"),
-        ("set(view.running_loras)", "set()"),
-        ("                in_use.add(lora)", "                pass"),
-        ("    for request in view.waiting:", "    for request in list(view.waiting)[:1]:"),
+        (f"{RULES}:servable", "if lora is None or lora in in_use", "if True"),
+        (f"{RULES}:servable", "if lora is None or lora in in_use", "if lora in in_use"),
+        (f"{RULES}:servable", "if lora is None or lora in in_use", "if lora is None"),
+        (f"{RULES}:servable", "len(in_use) < max_loras", "len(in_use) < max_loras - 1"),
+        (f"{RULES}:servable", "set(view.running_loras)", "set()"),
+        (f"{RULES}:servable", "                in_use.add(lora)", "                pass"),
+        (f"{RULES}:servable", "    for request in view.waiting:", "    for request in list(view.waiting)[:1]:"),
     ],
 )
-def test_each_rule_of_adapters_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("simulator.policies.chunked_prefill.step")  # the package has a function of this name
-    monkeypatch.setattr(module, "servable", broken(RULES, old, new).servable)
+def test_each_rule_of_adapters_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("lora")
 
 
 def test_a_block_of_another_adapter_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    source_of("simulator.memory.block_keys")
-    monkeypatch.setattr("simulator.memory.block_keys._of", lambda lora, name: name)
+    change(
+        monkeypatch, "simulator.memory.block_keys:_of", "return name if lora is None else (lora, name)", "return name"
+    )
     assert is_noticed("lora")
 
 
@@ -73,17 +75,25 @@ def test_adapters_beside_other_parts_are_decided_as_vllm_did(kind: str, cases: i
 
 
 @pytest.mark.parametrize(
-    ("kind", "step", "old", "new"),
+    ("kind", "place", "old", "new"),
     [
-        ("lora", "drafted", "waiting = servable(view, limits.max_loras, ())", "pass"),
-        ("lora", "drafted", "waiting = servable(view, limits.max_loras, ())", "waiting = list(waiting)[:1]"),
-        ("hybrid", "grouped", "next(servable(view, limits.max_loras, ()), None) if limits.max_loras else head", "head"),
+        ("lora", f"{DRAFTED}:_admit_next", "waiting = servable(view, limits.max_loras, ())", "pass"),
+        (
+            "lora",
+            f"{DRAFTED}:_admit_next",
+            "waiting = servable(view, limits.max_loras, ())",
+            "waiting = list(waiting)[:1]",
+        ),
+        (
+            "hybrid",
+            f"{GROUPED}:_admit_next",
+            "next(servable(view, limits.max_loras, ()), None) if limits.max_loras else head",
+            "head",
+        ),
     ],
 )
 def test_each_rule_beside_other_parts_is_needed(
-    kind: str, step: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = broken(f"simulator.policies.chunked_prefill.{step}", old, new)
-    package = import_module("simulator.policies.chunked_prefill")
-    monkeypatch.setattr(package, f"{step}_step", getattr(made, f"{step}_step"))
+    change(monkeypatch, place, old, new)
     assert is_decided_otherwise(kind)

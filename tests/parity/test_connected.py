@@ -1,14 +1,11 @@
 """A replica with a KV connector decides as vLLM's own code did, on every step, and each rule is needed for it."""
 
 from collections.abc import Collection, Iterator
-from itertools import product
 from typing import Any
 
 import pytest
 
-from simulator.engine.connector import offered, offloading, replica
-from simulator.memory.offload import tier
-from simulator.policies import chunked_prefill
+from tests.mutations import change
 from tests.parity import connected_features as features
 from tests.parity import held
 from tests.parity.test_features import recorded
@@ -32,86 +29,85 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
     assert list(differences(kind, range(1, 60, 4))) == []
 
 
-OFFLOADING, PULL, COPIER = "engine.connector.offloading", "engine.connector.pull", "engine.connector.copier"
-LOOKUP, OFFERED, BLOCKS = "engine.connector.lookup", "engine.connector.offered", "engine.connector.groups"
-PLANS, RESULTS, PLAN = "engine.connector.plans", "engine.connector.results", "policies.chunked_prefill.connected"
-TIER, LRU, ARC = "memory.offload.tier", "memory.offload.lru", "memory.offload.arc"
+OFFLOADING = "simulator.engine.connector.offloading"
+PULL = "simulator.engine.connector.pull"
+COPIER = "simulator.engine.connector.copier"
+LOOKUP = "simulator.engine.connector.lookup"
+OFFERED = "simulator.engine.connector.offered"
+BLOCKS = "simulator.engine.connector.groups"
+PLANS = "simulator.engine.connector.plans"
+RESULTS = "simulator.engine.connector.results"
+PLAN = "simulator.policies.chunked_prefill.connected"
+TIER = "simulator.memory.offload.tier"
+LRU = "simulator.memory.offload.lru"
+ARC = "simulator.memory.offload.arc"
 RULES = [
     # O2: what is found
-    ("offload", 37, OFFLOADING, "if offered.jobs:\n            return None", "if offered.jobs:\n            pass"),
-    ("offload", 60, LOOKUP, "return None if waits else count", "return count"),
-    ("offload", 35, LOOKUP, "if most - computed < size:\n                return 0\n            if most", "if most"),
-    ("offload", 39, OFFLOADING, "self._loading.update(keys)", "pass"),
+    ("offload", 37, f"{OFFLOADING}:Offloading.look",
+     "if offered.jobs:\n            return None", "if offered.jobs:\n            pass"),
+    ("offload", 60, f"{LOOKUP}:_prefix", "return None if waits else count", "return count"),
+    ("offload", 35, f"{LOOKUP}:look_up",
+     "if most - computed < size:\n                return 0\n            if most", "if most"),
+    ("offload", 39, f"{OFFLOADING}:Offloading.admitted", "self._loading.update(keys)", "pass"),
     # O3: loads between steps
-    ("offload", 56, PLAN, "_still_needed(view, connector) if later else 0", "0"),
-    ("pd", 54, PLAN, "available - reserved", "available"),
-    ("pd", 43, PLAN, "len(connector.holding))", "0)"),
+    ("offload", 56, f"{PLAN}:_admit_next", "_still_needed(view, connector) if later else 0", "0"),
+    ("pd", 54, f"{PLAN}:_admit_next", "available - reserved", "available"),
+    ("pd", 43, f"{PLAN}:_admit_next", "len(connector.holding))", "0)"),
     # O4: loads that have ended
-    ("offload", 42, PLANS, "live.base_computed -= 1  # so that it samples", "pass"),
+    ("offload", 42, f"{PLANS}:ConnectedPlans._settle", "live.base_computed -= 1  # so that it samples", "pass"),
     # O5: loads within a step
-    ("offload", 1, OFFLOADING, "return self.copier.wait(sync, ready_s)", "return ready_s"),
+    ("offload", 1, f"{OFFLOADING}:Offloading.before", "return self.copier.wait(sync, ready_s)", "return ready_s"),
     # O6: what is stored
-    ("offload", 22, OFFLOADING, "if self._config.offload_prompt_only:", "if False:"),
-    ("offload", 42, OFFLOADING, "part.chunks = cdiv(total, group.chunk)", "pass"),
-    ("offload", 49, OFFLOADING, "max(live.input_tokens, live.num_tokens - 1)", "live.num_tokens"),
-    ("offload", 39, TIER, "self._offers.get(key, 0) >= self._threshold", "True"),
-    ("offload", 22, TIER, "self._policy.evict(lacking, keys)", "self._policy.evict(lacking, ())"),
+    ("offload", 22, f"{OFFLOADING}:Offloading._offer", "if self._config.offload_prompt_only:", "if False:"),
+    ("offload", 42, f"{OFFLOADING}:Offloading.admitted", "part.chunks = cdiv(total, group.chunk)", "pass"),
+    ("offload", 49, f"{OFFLOADING}:Offloading.ended", "max(live.input_tokens, live.num_tokens - 1)", "live.num_tokens"),
+    ("offload", 39, f"{TIER}:HostTier.store", "self._offers.get(key, 0) >= self._threshold", "True"),
+    ("offload", 22, f"{TIER}:HostTier.store", "self._policy.evict(lacking, keys)", "self._policy.evict(lacking, ())"),
     # O7: what is evicted
-    ("offload", 42, LRU, "(self._next(), 0, 0)", "self._ranks[key]"),
-    ("offload", 60, LRU, "return access.rank, -tokens, group", "return access.rank, tokens, group"),
-    ("offload", 18, ARC, "if key in access.reused:", "if True:"),
-    ("offload", 24, ARC, "size >= int(self._target)", "True"),
+    ("offload", 42, f"{LRU}:Lru.ended", "(self._next(), 0, 0)", "self._ranks[key]"),
+    ("offload", 60, f"{LRU}:Lru._rank", "return access.rank, -tokens, group", "return access.rank, tokens, group"),
+    ("offload", 18, f"{ARC}:Arc.ended", "if key in access.reused:", "if True:"),
+    ("offload", 24, f"{ARC}:Arc.evict", "size >= int(self._target)", "True"),
     # O8: times, and blocks that a store reads
-    ("offload", 37, OFFLOADING, "(*self._unsubmitted, *at_once)", "(*at_once, *self._unsubmitted)"),
-    ("offload", 42, OFFLOADING, "self._flushed |= self._fences[block]", "pass"),
-    ("offload", 1, OFFLOADING, "self._flushed |= self._requests[live.row].jobs - set(self._loads)", "pass"),
-    ("offload", 1, COPIER, "busy_until_s, self._last_s[kind]", "busy_until_s"),
+    ("offload", 37, f"{OFFLOADING}:Offloading.before",
+     "(*self._unsubmitted, *at_once)", "(*at_once, *self._unsubmitted)"),
+    ("offload", 42, f"{OFFLOADING}:Offloading.planned", "self._flushed |= self._fences[block]", "pass"),
+    ("offload", 1, f"{OFFLOADING}:Offloading.planned",
+     "self._flushed |= self._requests[live.row].jobs - set(self._loads)", "pass"),
+    ("offload", 1, f"{COPIER}:Copier.submit", "busy_until_s, self._last_s[kind]", "busy_until_s"),
     # O2, O6, O8 of several KV groups: what is needed and kept of windows, and whose blocks come free meanwhile
-    ("offload", 59, LOOKUP, "num_tokens - 1 if groups.windows else num_tokens", "num_tokens"),
-    ("offload", 32, LOOKUP, "if run == needed:", "if run >= 1:"),
-    ("offload", 20, LOOKUP, "return None if waits else run", "return 0"),
-    ("offload", 13, OFFERED, "cdiv(reach, cache.block_size * chunk_blocks)", "int(reach > 0)"),
-    ("offload", 43, OFFERED, "if offered.junction else [prompt - 1]", "if False else [prompt - 1]"),
-    ("offload", 43, OFFERED, "own if kept is None else kept.intersection(own)", "own"),
-    ("offload", 48, OFFERED, "all(part.blocks[place] != NULL for place in tails)", "True"),
-    ("offload", 43, OFFERED, "chunks.pop() if len(chunks) == 1 else 0", "self.hash_size"),
-    ("offload", 33, OFFLOADING, "part.blocks[at] = NULL", "pass"),
-    ("offload", 30, OFFLOADING, "self._fence(job, fenced)", "pass"),
-    ("offload", 33, OFFLOADING, "max(part.chunks, offered.storable(group, num_tokens))", "part.chunks"),
-    ("offload", 54, PLAN, "sum([view.groups.blocks_lacking(request) for request in requests])", "0"),
-    ("offload", 54, PLAN, "tried=left.fenced or None", "tried=None"),
-    ("offload", 43, PLAN, "view.groups.blocks_needed(request, 0, loaded, whole=True)", "0"),
-    ("offload", 25, BLOCKS, "self.drop(live.row, max(0, live.base_computed - live.in_flight_tokens))", "pass"),
+    ("offload", 59, f"{LOOKUP}:look_up", "num_tokens - 1 if groups.windows else num_tokens", "num_tokens"),
+    ("offload", 32, f"{LOOKUP}:_window", "if run == needed:", "if run >= 1:"),
+    ("offload", 20, f"{LOOKUP}:_window", "return None if waits else run", "return 0"),
+    ("offload", 13, f"{OFFERED}:_group", "cdiv(reach, cache.block_size * chunk_blocks)", "int(reach > 0)"),
+    ("offload", 43, f"{OFFERED}:offer_of", "if offered.junction else [prompt - 1]", "if False else [prompt - 1]"),
+    ("offload", 43, f"{OFFERED}:offer_of", "own if kept is None else kept.intersection(own)", "own"),
+    ("offload", 48, f"{OFFERED}:offer_of", "all(part.blocks[place] != NULL for place in tails)", "True"),
+    ("offload", 43, f"{OFFERED}:OffloadGroups.__init__", "chunks.pop() if len(chunks) == 1 else 0", "self.hash_size"),
+    ("offload", 33, f"{OFFLOADING}:Offloading._lost", "part.blocks[at] = NULL", "pass"),
+    ("offload", 30, f"{OFFLOADING}:Offloading._offer", "self._fence(job, fenced)", "pass"),
+    ("offload", 33, f"{OFFLOADING}:Offloading._offer",
+     "max(part.chunks, offered.storable(group, num_tokens))", "part.chunks"),
+    ("offload", 54, f"{PLAN}:_still_needed", "sum([view.groups.blocks_lacking(request) for request in requests])", "0"),
+    ("offload", 54, f"{PLAN}:connected_step", "tried=left.fenced or None", "tried=None"),
+    ("offload", 43, f"{PLAN}:_needed", "view.groups.blocks_needed(request, 0, loaded, whole=True)", "0"),
+    ("offload", 25, f"{BLOCKS}:ConnectedGroups.ends",
+     "self.drop(live.row, max(0, live.base_computed - live.in_flight_tokens))", "pass"),
     # O10, D1 to D3
-    ("offload", 60, PLANS, "self._connector.is_fenced and isinstance", "False and isinstance"),
-    ("pd", 54, PULL, "overlaps and consumes", "False"),
-    ("pd", 56, PULL, 'config.kv_load_failure_policy == "fail"', "False"),
-    ("pd", 30, PULL, "remote = self._remotes.pop(request.row, None)", "remote = self._remotes.get(request.row)"),
-    ("pd", 41, PULL, "if remote.known_s > self.now_s:", "if False:"),
-    ("pd", 41, PULL, "max(from_s, self._link_s)", "from_s"),
-    ("pd", 41, PULL, 'self._config.role != "prefill" or', "True or"),
+    ("offload", 60, f"{PLANS}:Holding.is_fenced", "self._connector.is_fenced and isinstance", "False and isinstance"),
+    ("pd", 54, f"{PULL}:Pull.__init__", "overlaps and consumes", "False"),
+    ("pd", 56, f"{PULL}:Pull.__init__", 'config.kv_load_failure_policy == "fail"', "False"),
+    ("pd", 30, f"{PULL}:Pull.admitted",
+     "remote = self._remotes.pop(request.row, None)", "remote = self._remotes.get(request.row)"),
+    ("pd", 41, f"{PULL}:Pull.look", "if remote.known_s > self.now_s:", "if False:"),
+    ("pd", 41, f"{PULL}:Pull._transfer", "max(from_s, self._link_s)", "from_s"),
+    ("pd", 41, f"{PULL}:Pull.keeps", 'self._config.role != "prefill" or', "True or"),
 ]  # fmt: skip
 
-# Where each module's parts are taken from.
-PARTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
-    OFFLOADING: ((features,), ("Offloading",)),
-    LOOKUP: ((offloading,), ("look_up",)),
-    OFFERED: ((offloading,), ("Offered", "OffloadGroups", "Part", "blocks_of", "offer_of")),
-    BLOCKS: ((features, replica, offered, offloading), ("ConnectedGroups",)),
-    PULL: ((features,), ("Pull",)),
-    COPIER: ((offloading,), ("Copier",)),
-    PLANS: ((replica,), ("ConnectedPlans", "Holding")),
-    RESULTS: ((replica,), ("ConnectedResults",)),
-    PLAN: ((chunked_prefill,), ("connected_step",)),
-    TIER: ((offloading,), ("HostTier",)),
-    LRU: ((tier,), ("Lru",)),
-    ARC: ((tier,), ("Arc",)),
-}
 
-
-@pytest.mark.parametrize(("kind", "seed", "module", "old", "new"), RULES)
+@pytest.mark.parametrize(("kind", "seed", "place", "old", "new"), RULES)
 def test_each_rule_is_needed(
-    kind: str, seed: int, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, seed: int, place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held.change_rule(monkeypatch, module, old, new, product(*PARTS[module]))
+    change(monkeypatch, place, old, new)
     assert next(differences(kind, [seed]), None) is not None

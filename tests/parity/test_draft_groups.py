@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.speculative import replica
-from simulator.policies import chunked_prefill
 from simulator.simulate import simulate_fleet
+from tests.mutations import change
 from tests.parity import draft_cases, held
 from tests.parity.cases import cost_of, workload_of
 from tests.parity.features import speculation_of
@@ -45,25 +44,22 @@ def test_recorded_cases_are_decided_as_vllm_did() -> None:
     assert list(differences()) == []
 
 
-APPLY, GROUPS, PLAN = "engine.speculative.apply", "engine.hybrid.request_groups", "policies.chunked_prefill.drafted"
-USERS: dict[str, tuple[Any, str]] = {
-    APPLY: (replica, "DraftedPlans"),
-    GROUPS: (replica, "RequestGroups"),
-    PLAN: (chunked_prefill, "drafted_step"),
-}
+APPLY = "simulator.engine.speculative.apply"
+GROUPS = "simulator.engine.hybrid.request_groups"
+PLAN = "simulator.policies.chunked_prefill.drafted"
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
+    ("place", "old", "new"),
     [
-        (APPLY, "self._drop(live)\n        asked", "asked"),
-        (GROUPS, "self._lookahead if tokens else 0", "0"),
-        (GROUPS, "live.base_computed - live.in_flight_tokens", "live.base_computed"),
-        (PLAN, "blocks = groups.blocks_needed(request, 0, whole=True)", "blocks = 0"),
-        (PLAN, "blocks = groups.blocks_needed(request, tokens)", "blocks = 0"),
-        (PLAN, "trial.leave(victim)", "pass"),
+        (f"{APPLY}:DraftedPlans._take_of_groups", "self._drop(live)\n        asked", "asked"),
+        (f"{GROUPS}:RequestGroups.asked", "self._lookahead if tokens else 0", "0"),
+        (f"{GROUPS}:RequestGroups.processed", "live.base_computed - live.in_flight_tokens", "live.base_computed"),
+        (f"{PLAN}:_admit_next", "blocks = groups.blocks_needed(request, 0, whole=True)", "blocks = 0"),
+        (f"{PLAN}:_admit_next", "blocks = groups.blocks_needed(request, tokens)", "blocks = 0"),
+        (f"{PLAN}:schedule_running", "trial.leave(victim)", "pass"),
     ],
 )
-def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held.change_rule(monkeypatch, module, old, new, [USERS[module]])
+def test_each_rule_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert next(differences(), None) is not None

@@ -5,11 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import data_parallel
-from simulator.engine.speculative import replica
-from simulator.fleet import cluster
-from simulator.policies import chunked_prefill
-from simulator.policies.chunked_prefill import cadence
+from tests.mutations import change
 from tests.parity import draft_cases, features, held
 
 
@@ -28,53 +24,49 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
     assert list(differences(kind)) == []
 
 
-CADENCE, PLAN = "policies.chunked_prefill.cadence", "policies.chunked_prefill.drafted"
-APPLY, REPLICA = "engine.speculative.apply", "engine.speculative.replica"
+CADENCE = "simulator.policies.chunked_prefill.cadence"
+PLAN = "simulator.policies.chunked_prefill.drafted"
+APPLY = "simulator.engine.speculative.apply"
+REPLICA = "simulator.engine.speculative.replica"
+FLEET, GROUP = "simulator.fleet.fleet", "simulator.engine.data_parallel"
+TOGETHER = "simulator.engine.speculative.ranks"
 BESIDE, PASSED, RANKS = ("spec_cadence", "spec_cadence_async"), ("spec_passed",), ("spec_dp",)
-FROM: dict[str, tuple[Any, str]] = {
-    CADENCE: (chunked_prefill, "plan_with_cadence"),
-    PLAN: (cadence, "drafted_step"),
-    APPLY: (replica, "DraftedPlans"),
-    REPLICA: (replica, "SpeculativeReplica"),
-    "fleet.fleet": (cluster, "Fleet"),
-    "engine.data_parallel": (data_parallel, "DataParallelGroup"),
-    "engine.speculative.ranks": (data_parallel, "draft_together"),
-}
 
 
 @pytest.mark.parametrize(
-    ("kinds", "module", "old", "new"),
+    ("kinds", "place", "old", "new"),
     [
-        (BESIDE, PLAN, "if held and not decodes:", "if False:"),
-        (BESIDE, PLAN, "if held and whole > 1:", "if held:"),
-        (BESIDE, PLAN, "if held and whole > 1:", "if False:"),
-        (BESIDE, CADENCE, "if request.is_decoding:\n                continue", "if False:\n                continue"),
-        (PASSED, CADENCE, "> admitted + len(passed)", "> admitted"),
-        (PASSED, CADENCE, "passed = (*passed, *left.passed)", "passed = left.passed"),
-        (BESIDE, APPLY, "self._viewer.view.note = part.note", "pass"),
-        (BESIDE, REPLICA, "prompt_steps += len(scheduled) > 0", "prompt_steps += 0"),
-        (RANKS, "fleet.fleet", "config = config.in_ranks()", "pass"),
-        (RANKS, "engine.data_parallel", "dummy_verify(drafts) if drafts else _NO_TOKENS", "_NO_TOKENS"),
-        (RANKS, "engine.data_parallel", "            draft_together(steps)", "            pass"),
+        (BESIDE, f"{PLAN}:schedule_running", "if held and not decodes:", "if False:"),
+        (BESIDE, f"{PLAN}:_admit_next", "if held and whole > 1:", "if held:"),
+        (BESIDE, f"{PLAN}:_admit_next", "if held and whole > 1:", "if False:"),
+        (BESIDE, f"{CADENCE}:_computes_prompts",
+         "if request.is_decoding:\n                continue", "if False:\n                continue"),
+        (PASSED, f"{CADENCE}:plan_with_cadence", "> admitted + len(passed)", "> admitted"),
+        (PASSED, f"{CADENCE}:plan_with_cadence", "passed = (*passed, *left.passed)", "passed = left.passed"),
+        (BESIDE, f"{APPLY}:DraftedPlans.apply", "self._viewer.view.note = part.note", "pass"),
+        (BESIDE, f"{REPLICA}:SpeculativeReplica.begin_step", "prompt_steps += len(scheduled) > 0", "prompt_steps += 0"),
+        (RANKS, f"{FLEET}:_speculative", "config = config.in_ranks()", "pass"),
+        (RANKS, f"{GROUP}:DataParallelGroup.__init__", "dummy_verify(drafts) if drafts else _NO_TOKENS", "_NO_TOKENS"),
+        (RANKS, f"{GROUP}:DataParallelGroup._execute", "            draft_together(steps)", "            pass"),
     ],
 )  # fmt: skip
 def test_each_rule_is_needed(
-    kinds: tuple[str, ...], module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+    kinds: tuple[str, ...], place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held.change_rule(monkeypatch, module, old, new, [FROM[module]])
+    change(monkeypatch, place, old, new)
     assert next(differences(*kinds), None) is not None
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new"),
+    ("kind", "place", "old", "new"),
     [
         # D1: a victim that was scheduled gives its input slots back too
-        ("spec_slots", "inputs_left += returned + slots", "inputs_left += returned"),
+        ("spec_slots", f"{PLAN}:schedule_running", "inputs_left += returned + slots", "inputs_left += returned"),
         # D6: an admission is padded only if a verify step fits into the model's context
-        ("spec_longest", " and computed + drafts + 2 <= longest", ""),
-        ("spec_longest", "computed + drafts + 2 <= longest", "computed + drafts + 1 <= longest"),
+        ("spec_longest", f"{PLAN}:_admit_next", " and computed + drafts + 2 <= longest", ""),
+        ("spec_longest", f"{PLAN}:_admit_next", "computed + drafts + 2 <= longest", "computed + drafts + 1 <= longest"),
     ],
 )
-def test_rare_rules_are_needed(kind: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held.change_rule(monkeypatch, PLAN, old, new, [(chunked_prefill, "drafted_step")])
+def test_rare_rules_are_needed(kind: str, place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert next(differences(kind), None) is not None

@@ -1,18 +1,16 @@
 """What vLLM's own code decided once about its features: ours is the same, and each rule is needed for it."""
 
 import gzip
-import importlib
 import json
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain, repeat
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from simulator.errors import InputError, PolicyError
+from tests.mutations import change
 from tests.parity import features
 from tests.parity.cases import COMPARED
 from tests.shared_data import shared
@@ -74,21 +72,13 @@ def is_noticed(*kinds: str) -> bool:
     return False
 
 
-def source_of(name: str) -> Path:
-    """The module's source. Skips the test where it is compiled, as other modules keep to what they compiled."""
-    path = Path(str(importlib.import_module(name).__file__))
-    if path.suffix != ".py":
-        pytest.skip("a rule that is compiled cannot be changed")
-    return path
-
-
-def broken(name: str, old: str, new: str) -> ModuleType:
-    """The module with one change, as `source_of` finds it."""
-    source = source_of(name).read_text(encoding="utf-8")
-    assert source.count(old) == 1, old
-    made = ModuleType(name)
-    exec(compile(source.replace(old, new), name, "exec"), made.__dict__)
-    return made
+BALANCER = "simulator.fleet.routers.vllm_dp"
+ADMISSION = "simulator.engine.admission"
+CADENCE = "simulator.policies.chunked_prefill.cadence"
+STEP = "simulator.policies.chunked_prefill.step"
+WAVES = "simulator.engine.waves"
+RANKS = "simulator.engine.data_parallel"
+ABORTS = "simulator.engine.aborts"
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -98,47 +88,69 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("max(self._count * self.in_flight[rank.index], ", "max(self.in_flight[rank.index], "),
-        ("max(self._count * self.in_flight[rank.index], ", "max(0, "),
-        ("waiting + rank.num_running", "waiting"),
-        ("waiting + rank.num_running", "rank.num_waiting + rank.num_running"),
-        ("_KV_WEIGHT, _KV_FREE = 6.0,", "_KV_WEIGHT, _KV_FREE = 5.0,"),
-        ("= 6.0, 0.5", "= 6.0, 0.4"),
-        ("max(0.0, rank.kv_utilization - _KV_FREE)", "(rank.kv_utilization - _KV_FREE)"),
-        ("+= waiting * _KV_WEIGHT", "+= _KV_WEIGHT"),
-        ("+= self._count  #", "+= 1  #"),
-        ("self._added.clear()", "pass"),
-        ("len(ranks) * self._index // self._count + self._chosen", "self._chosen"),
-        ("self._chosen += 1", "pass"),
-        ("rank = request.data_parallel_rank", "rank = None"),
-        ("server.in_flight[rank] -= 1", "pass"),
+        (
+            f"{BALANCER}:ApiServer._score",
+            "max(self._count * self.in_flight[rank.index], ",
+            "max(self.in_flight[rank.index], ",
+        ),
+        (f"{BALANCER}:ApiServer._score", "max(self._count * self.in_flight[rank.index], ", "max(0, "),
+        (f"{BALANCER}:ApiServer._score", "waiting + rank.num_running", "waiting"),
+        (f"{BALANCER}:ApiServer._score", "waiting + rank.num_running", "rank.num_waiting + rank.num_running"),
+        (f"{BALANCER}:_KV_WEIGHT", "6.0", "5.0"),
+        (f"{BALANCER}:_KV_FREE", "0.5", "0.4"),
+        (
+            f"{BALANCER}:ApiServer._score",
+            "max(0.0, rank.kv_utilization - _KV_FREE)",
+            "(rank.kv_utilization - _KV_FREE)",
+        ),
+        (f"{BALANCER}:ApiServer._score", "+= waiting * _KV_WEIGHT", "+= _KV_WEIGHT"),
+        (f"{BALANCER}:ApiServer.choose", "+= self._count  #", "+= 1  #"),
+        (f"{BALANCER}:ApiServer.choose", "self._added.clear()", "pass"),
+        (f"{BALANCER}:ApiServer.choose", "len(ranks) * self._index // self._count + self._chosen", "self._chosen"),
+        (f"{BALANCER}:ApiServer.choose", "self._chosen += 1", "pass"),
+        (f"{BALANCER}:VllmDp.choose", "rank = request.data_parallel_rank", "rank = None"),
+        (f"{BALANCER}:VllmDp.ended", "server.in_flight[rank] -= 1", "pass"),
     ],
 )
-def test_each_rule_of_the_balancer_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.fleet.routers.vllm_dp", old, new)
-    monkeypatch.setattr(features, "VllmDp", made.VllmDp)
+def test_each_rule_of_the_balancer_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert differing("balancer") > 0
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("len(self._unfinished) + sequences > most", "len(self._unfinished) + 1 > most"),
-        ("len(self._unfinished) + sequences > most", "len(self._unfinished) + sequences >= most"),
-        ("len(self._unfinished) + sequences > most", "len(self._prefilling) + sequences > most"),
-        ("self._queued_tokens(now_s) >= most", "self._queued_tokens(now_s) > most"),
-        ("if not live.first_token_s < now_s", ""),
-        ("sum(live.input_tokens for live in waiting.values())", "len(waiting)"),
-        ("self._unfinished.discard(row)", "pass"),
-        ("self._prefilling.pop(row, None)", "pass"),
-        ("self._prefilling[live.row] = live", "self._prefilling.setdefault(0, live)"),
+        (
+            f"{ADMISSION}:Admission.refusal",
+            "len(self._unfinished) + sequences > most",
+            "len(self._unfinished) + 1 > most",
+        ),
+        (
+            f"{ADMISSION}:Admission.refusal",
+            "len(self._unfinished) + sequences > most",
+            "len(self._unfinished) + sequences >= most",
+        ),
+        (
+            f"{ADMISSION}:Admission.refusal",
+            "len(self._unfinished) + sequences > most",
+            "len(self._prefilling) + sequences > most",
+        ),
+        (f"{ADMISSION}:Admission.refusal", "self._queued_tokens(now_s) >= most", "self._queued_tokens(now_s) > most"),
+        (f"{ADMISSION}:Admission._queued_tokens", "if not live.first_token_s < now_s", ""),
+        (
+            f"{ADMISSION}:Admission._queued_tokens",
+            "sum(live.input_tokens for live in waiting.values())",
+            "len(waiting)",
+        ),
+        (f"{ADMISSION}:Admission.end", "self._unfinished.discard(row)", "pass"),
+        (f"{ADMISSION}:Admission.end", "self._prefilling.pop(row, None)", "pass"),
+        (f"{ADMISSION}:Admission.add", "self._prefilling[live.row] = live", "self._prefilling.setdefault(0, live)"),
     ],
 )
-def test_each_rule_of_the_queue_caps_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.engine.admission", old, new)
-    monkeypatch.setattr(features, "Admission", made.Admission)
+def test_each_rule_of_the_queue_caps_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert differing("queue_caps") > 0
 
 
@@ -148,93 +160,97 @@ def test_recorded_steps_are_decided_as_vllm_did(kind: str) -> None:
     assert all(same_steps(kind, item) for item in recorded(kind)[::4])
 
 
-CADENCE = "simulator.policies.chunked_prefill.cadence"
-STEP = "simulator.policies.chunked_prefill.step"
-
-
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        (" and not note.is_full", ""),
-        (" and len(view.running) > len(view.prefilling)", ""),
-        ("this < due if", "this <= due if"),
-        ("this < due if", "this < due - 1 if"),
-        ("is_full = len(view.waiting) > admitted", "is_full = False"),
-        ("is_full = len(view.waiting) > admitted", "is_full = len(view.waiting) > 0"),
-        ("if not held and not plan.preempt", "if not plan.preempt"),
-        ("if not held and not plan.preempt", "if not held"),
-        ("if _computes_prompts(view, plan)", "if plan.prefill"),
-        ("if request in running", "if False"),
-        ("- hits > 1", "- hits > 4"),
-        ("view.prefix_hits(request)[0]", "0"),
+        (f"{CADENCE}:plan_with_cadence", " and not note.is_full", ""),
+        (f"{CADENCE}:plan_with_cadence", " and len(view.running) > len(view.prefilling)", ""),
+        (f"{CADENCE}:plan_with_cadence", "this < due if", "this <= due if"),
+        (f"{CADENCE}:plan_with_cadence", "this < due if", "this < due - 1 if"),
+        (f"{CADENCE}:plan_with_cadence", "is_full = len(view.waiting) > admitted", "is_full = False"),
+        (f"{CADENCE}:plan_with_cadence", "is_full = len(view.waiting) > admitted", "is_full = len(view.waiting) > 0"),
+        (f"{CADENCE}:plan_with_cadence", "if not held and not plan.preempt", "if not plan.preempt"),
+        (f"{CADENCE}:plan_with_cadence", "if not held and not plan.preempt", "if not held"),
+        (f"{CADENCE}:plan_with_cadence", "if _computes_prompts(view, plan)", "if plan.prefill"),
+        (f"{CADENCE}:_computes_prompts", "if request in running", "if False"),
+        (f"{CADENCE}:_computes_prompts", "- hits > 1", "- hits > 4"),
+        (f"{CADENCE}:_computes_prompts", "view.prefix_hits(request)[0]", "0"),
     ],
 )
-def test_each_rule_of_the_cadence_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(CADENCE, old, new)
-    monkeypatch.setattr("simulator.policies.chunked_prefill.plan_with_cadence", made.plan_with_cadence)
+def test_each_rule_of_the_cadence_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("cadence", "cadence_async")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("if held and not request.is_decoding", "if False"),
-        ("if prefilling and not held", "if prefilling"),
-        ("if held and whole > 1", "if held"),
-        ("if held and whole > 1", "if False"),
+        (f"{STEP}:schedule_running", "if held and not request.is_decoding", "if False"),
+        (f"{STEP}:fast_path", "if prefilling and not held", "if prefilling"),
+        (f"{STEP}:schedule_waiting", "if held and whole > 1", "if held"),
+        (f"{STEP}:schedule_waiting", "if held and whole > 1", "if False"),
     ],
 )
-def test_each_rule_of_a_held_step_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{CADENCE}.step", broken(STEP, old, new).step)
+def test_each_rule_of_a_held_step_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("cadence", "cadence_async")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("% self._prefill_interval != 0", "% self._prefill_interval > 1"),
-        ("self._steps != 1 and ", ""),
-        ("self._steps % self._sync_interval", "self._steps % 16"),
-        ("            self._steps = 0", "            pass"),
+        (f"{WAVES}:Waves.throttles", "% self._prefill_interval != 0", "% self._prefill_interval > 1"),
+        (f"{WAVES}:Waves.stepped", "self._steps != 1 and ", ""),
+        (f"{WAVES}:Waves.stepped", "self._steps % self._sync_interval", "self._steps % 16"),
+        (f"{WAVES}:Waves.stepped", "            self._steps = 0", "            pass"),
     ],
 )
-def test_each_rule_of_the_waves_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.engine.data_parallel.Waves", broken("simulator.engine.waves", old, new).Waves)
+def test_each_rule_of_the_waves_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("dp")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("live.arrival_s <= seen_s", "True"),
-        ("state.running or any(", "any("),
-        ("computes = self._waves is not None or", "computes ="),
-        ("waves.runs or self._has_work(now_s)", "self._has_work(now_s)"),
-        (".throttled = throttled", ".throttled = None"),
+        (f"{RANKS}:DataParallelGroup._has_work", "live.arrival_s <= seen_s", "True"),
+        (f"{RANKS}:DataParallelGroup._has_work", "state.running or any(", "any("),
+        (f"{RANKS}:DataParallelGroup._execute", "computes = self._waves is not None or", "computes ="),
+        (f"{RANKS}:DataParallelGroup._throttle", "waves.runs or self._has_work(now_s)", "self._has_work(now_s)"),
+        (f"{RANKS}:DataParallelGroup._throttle", ".throttled = throttled", ".throttled = None"),
     ],
 )
-def test_each_rule_of_ranks_in_lockstep_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.engine.data_parallel", old, new)
-    monkeypatch.setattr("simulator.engine.data_parallel.DataParallelGroup", made.DataParallelGroup)
+def test_each_rule_of_ranks_in_lockstep_is_needed(
+    place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("dp")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("[live for live in done if live not in gone], len", "done, len"),
-        ("            self._late.forget(live)", "            pass"),
-        ("            state.drop_waiting(live, now_s)\n", "            pass\n"),
-        ("        del state.running[live]", "        state.running[live] = state.running.pop(live)"),
-        ("            state.blocks.free(live.row, live.num_blocks)", "            pass"),
-        ("live is None or live.status is ABORTED", "live is None or live.status is WAITING"),
-        ("live is None or live.status is ABORTED", "live is None or live.status is DECODING"),
-        ("live is None or live.status is ABORTED", "live is None or live.status is PREFILLING"),
-        ("        return [live for live", "        self.pending.update(gone)\n        return [live for live"),
+        (f"{ABORTS}:Aborts.end_with", "[live for live in done if live not in gone], len", "done, len"),
+        (f"{ABORTS}:Aborts._take_out", "            self._late.forget(live)", "            pass"),
+        (f"{ABORTS}:Aborts._take_out", "            state.drop_waiting(live, now_s)\n", "            pass\n"),
+        (
+            f"{ABORTS}:Aborts._take_out",
+            "        del state.running[live]",
+            "        state.running[live] = state.running.pop(live)",
+        ),
+        (f"{ABORTS}:Aborts._take_out", "            state.blocks.free(live.row, live.num_blocks)", "            pass"),
+        (f"{ABORTS}:Aborts.ask", "live is None or live.status is ABORTED", "live is None or live.status is WAITING"),
+        (f"{ABORTS}:Aborts.ask", "live is None or live.status is ABORTED", "live is None or live.status is DECODING"),
+        (f"{ABORTS}:Aborts.ask", "live is None or live.status is ABORTED", "live is None or live.status is PREFILLING"),
+        (
+            f"{ABORTS}:Aborts.end_with",
+            "        return [live for live",
+            "        self.pending.update(gone)\n        return [live for live",
+        ),
     ],
 )
-def test_each_rule_of_aborts_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.engine.replica.Aborts", broken("simulator.engine.aborts", old, new).Aborts)
+def test_each_rule_of_aborts_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("abort", "abort_async")
 
 

@@ -9,10 +9,16 @@ import pytest
 from simulator.errors import PolicyError
 from simulator.memory.grouped import GroupedBlocks
 from simulator.memory.ledger import OutOfBlocksError
+from tests.mutations import change
 from tests.parity import held, hybrid_features
-from tests.parity.test_features import broken, recorded
+from tests.parity.test_features import recorded
 
 OWN = Path(__file__).parent.parent / "data" / "hybrid_rules.jsonl.gz"
+PLAN = "simulator.hardware.kv_plan"
+GROUPS = "simulator.hardware.kv_groups"
+TABLES = "simulator.memory.group_tables"
+STATES = "simulator.memory.state_tables"
+CHUNKS = "simulator.policies.chunked_prefill.grouped"
 
 
 def differing() -> int:
@@ -31,46 +37,63 @@ def test_recorded_caches_are_planned_as_vllm_did() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("min(cache.window - 1 + in_flight, tokens), cache.block_size) + 1", "min(cache.window, tokens), 1) + 1"),
-        ("min(cache.window - 1 + in_flight, tokens), cache.block_size) + 1", "tokens, cache.block_size)"),
-        ("min(cache.chunk + in_flight, tokens)", "tokens"),
-        ("2 + (cache.checkpoint is not None)", "2"),
-        ("(cache.checkpoint is not None) if settings.enable_prefix_caching else 1", "(cache.checkpoint is not None)"),
-        ("needed > given - page or given", "given"),
-        ("min(given // page for", "max(given // page for"),
-        ("unit = lcm(unit, settings.state_alignment or 1)", "pass"),
-        ("unit = max(KERNEL_BLOCK, size)", "unit = size * 2"),
-        ("if caches else settings.max_model_len", ""),
-        ("padded_bytes=padded if padded", "padded_bytes=0 if padded"),
-        ("scheduled = lcm(*sizes)", "scheduled = max(sizes)"),
-        ("hashed = unit or gcd(*sizes)", "hashed = gcd(*sizes)"),
-        ("self.batches_in_flight * self", "self"),
-        ("int(self.max_concurrency", "int((self.num_blocks - 1) / self.blocks_at(self.settings.max_model_len)"),
+        (
+            f"{PLAN}:_blocks",
+            "min(cache.window - 1 + in_flight, tokens), cache.block_size) + 1",
+            "min(cache.window, tokens), 1) + 1",
+        ),
+        (
+            f"{PLAN}:_blocks",
+            "min(cache.window - 1 + in_flight, tokens), cache.block_size) + 1",
+            "tokens, cache.block_size)",
+        ),
+        (f"{PLAN}:_blocks", "min(cache.chunk + in_flight, tokens)", "tokens"),
+        (f"{PLAN}:_blocks", "2 + (cache.checkpoint is not None)", "2"),
+        (
+            f"{PLAN}:_blocks",
+            "(cache.checkpoint is not None) if settings.enable_prefix_caching else 1",
+            "(cache.checkpoint is not None)",
+        ),
+        (f"{PLAN}:plan_kv", "needed > given - page or given", "given"),
+        (f"{PLAN}:plan_kv", "min(given // page for", "max(given // page for"),
+        (f"{PLAN}:_sized", "unit = lcm(unit, settings.state_alignment or 1)", "pass"),
+        (f"{PLAN}:_sized", "unit = max(KERNEL_BLOCK, size)", "unit = size * 2"),
+        (f"{PLAN}:_sized", "if caches else settings.max_model_len", ""),
+        (f"{PLAN}:_sized", "padded_bytes=padded if padded", "padded_bytes=0 if padded"),
+        (f"{PLAN}:block_sizes", "scheduled = lcm(*sizes)", "scheduled = max(sizes)"),
+        (f"{PLAN}:block_sizes", "hashed = unit or gcd(*sizes)", "hashed = gcd(*sizes)"),
+        (f"{PLAN}:KVSettings.in_flight_tokens", "self.batches_in_flight * self", "self"),
+        (
+            f"{PLAN}:KVPlan.capacity_tokens",
+            "int(self.max_concurrency",
+            "int((self.num_blocks - 1) / self.blocks_at(self.settings.max_model_len)",
+        ),
     ],
 )
-def test_each_rule_of_the_plan_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.hardware.kv_plan", old, new)
-    for name in ("KVSettings", "NoRoomError", "group_blocks", "plan_kv"):
-        monkeypatch.setattr(hybrid_features, name, getattr(made, name))
+def test_each_rule_of_the_plan_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert differing() > 0
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("layers = _all_full(layers)", "pass"),
-        ('layout.startswith("B") and', "False and"),
-        ("size = largest if largest < smallest * MORE_THAN_SMALLEST else smallest", "size = largest"),
-        ("bucket[place::count]}", "bucket[place * size : (place + 1) * size]}"),
-        ("cache.block_size * (largest // bytes_now)", "cache.block_size"),
-        ("count = max(count, cdiv(len(bucket), fit))", "pass"),
+        (f"{GROUPS}:kv_groups", "layers = _all_full(layers)", "pass"),
+        (f"{GROUPS}:kv_groups", 'layout.startswith("B") and', "False and"),
+        (
+            f"{GROUPS}:_equal_groups",
+            "size = largest if largest < smallest * MORE_THAN_SMALLEST else smallest",
+            "size = largest",
+        ),
+        (f"{GROUPS}:_equal_groups", "bucket[place::count]}", "bucket[place * size : (place + 1) * size]}"),
+        (f"{GROUPS}:_equal_pages", "cache.block_size * (largest // bytes_now)", "cache.block_size"),
+        (f"{GROUPS}:_packed", "count = max(count, cdiv(len(bucket), fit))", "pass"),
     ],
 )
-def test_each_rule_of_the_groups_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.hardware.kv_groups", old, new)
-    monkeypatch.setattr("simulator.hardware.kv_plan.kv_groups", made.kv_groups)
+def test_each_rule_of_the_groups_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert differing() > 0
 
 
@@ -111,61 +134,72 @@ def is_noticed() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("max(0, computed - self.cache.window + 1)", "max(0, computed - self.cache.window)"),
-        ("computed // self.cache.chunk * self.cache.chunk", "0"),
-        ("needed = min(needed, self.most)", "pass"),
-        ("if run >= needed:", "if run > needed:"),
-        ("range(max(first, end - needed), min(stop, end))", "range(max(first, end - 1), min(stop, end))"),
-        ("segment = (unit if retention is None else retention) // size", "segment = 0"),
-        ("[prompt - 1, junction] if junction else [prompt - 1]", "[prompt - 1]"),
-        ("        if step > 1:\n            self.enter_tail", "        if step > 99:\n            self.enter_tail"),
+        (
+            f"{TABLES}:WindowTables.passed",
+            "max(0, computed - self.cache.window + 1)",
+            "max(0, computed - self.cache.window)",
+        ),
+        (f"{TABLES}:ChunkedTables.passed", "computed // self.cache.chunk * self.cache.chunk", "0"),
+        (f"{TABLES}:GroupTables.needed", "needed = min(needed, self.most)", "pass"),
+        (f"{TABLES}:WindowTables.look", "if run >= needed:", "if run > needed:"),
+        (
+            f"{TABLES}:window_tails",
+            "range(max(first, end - needed), min(stop, end))",
+            "range(max(first, end - 1), min(stop, end))",
+        ),
+        (f"{TABLES}:window_tails", "segment = (unit if retention is None else retention) // size", "segment = 0"),
+        (f"{TABLES}:GroupTables.enter", "[prompt - 1, junction] if junction else [prompt - 1]", "[prompt - 1]"),
+        (
+            f"{TABLES}:GroupTables.enter",
+            "        if step > 1:\n            self.enter_tail",
+            "        if step > 99:\n            self.enter_tail",
+        ),
     ],
 )
-def test_each_rule_of_the_tables_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.memory.group_tables", old, new)
-    for name in ("ChunkedTables", "GroupTables", "WindowTables"):
-        monkeypatch.setattr(f"simulator.memory.grouped.{name}", getattr(made, name))
+def test_each_rule_of_the_tables_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed()
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("if hit and self.pool.first_key(hit[-1]) in self.fresh:", "if False:"),
-        ("min(needed, 1 + copies + (self._saved(asked, gone) > 0))", "needed"),
-        ("self.fresh.add(key)", "pass"),
-        ("self.pool.forget(table[place])", "pass"),
+        (f"{STATES}:StateTables.needed", "if hit and self.pool.first_key(hit[-1]) in self.fresh:", "if False:"),
+        (f"{STATES}:StateTables.needed", "min(needed, 1 + copies + (self._saved(asked, gone) > 0))", "needed"),
         (
+            f"{STATES}:StateTables.enter",
+            "            if key is not None:\n                self.fresh.add(key)",
+            "            pass",
+        ),
+        (f"{STATES}:StateTables.enter_tail", "self.pool.forget(table[place])", "pass"),
+        (
+            f"{STATES}:StateTables.dropped",
             "max(0, computed - 1) // self.size, len(table))\n        return",
             "max(0, computed - 1 - self.size) // self.size, len(table))\n        return",
         ),
     ],
 )
-def test_each_rule_of_the_states_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "simulator.memory.state_tables"
-    if old == "self.fresh.add(key)":
-        old, new = "            if key is not None:\n                self.fresh.add(key)", "            pass"
-    monkeypatch.setattr("simulator.memory.grouped.StateTables", broken(source, old, new).StateTables)
+def test_each_rule_of_the_states_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed()
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("if aligned > start or size <= longest:", "if True:"),
-        ("stops = [last_stop]", "stops = [0]"),
-        ("if last_stop < tail < prompt:", "if False:"),
-        ("if start < junction < end:", "if False:"),
-        ("        last_stop = 0", "        pass"),
-        ("stops.append((start // size + 1) * size)", "pass"),
-        ("prefill_end = max(prompt, known - 1)", "prefill_end = prompt"),
+        (f"{CHUNKS}:split", "if aligned > start or size <= longest:", "if True:"),
+        (f"{CHUNKS}:split", "stops = [last_stop]", "stops = [0]"),
+        (f"{CHUNKS}:split", "if last_stop < tail < prompt:", "if False:"),
+        (f"{CHUNKS}:split", "if start < junction < end:", "if False:"),
+        (f"{CHUNKS}:split", "        last_stop = 0", "        pass"),
+        (f"{CHUNKS}:split", "stops.append((start // size + 1) * size)", "pass"),
+        (f"{CHUNKS}:split", "prefill_end = max(prompt, known - 1)", "prefill_end = prompt"),
     ],
 )
-def test_each_rule_of_a_chunks_end_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken("simulator.policies.chunked_prefill.grouped", old, new)
-    monkeypatch.setattr("simulator.policies.chunked_prefill.grouped_step", made.grouped_step)
+def test_each_rule_of_a_chunks_end_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed()
 
 

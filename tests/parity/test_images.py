@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.errors import PolicyError
+from tests.mutations import change
 from tests.parity import features
 from tests.parity.held import lines_of
 from tests.parity.image_features import encoder
-from tests.parity.test_features import COLUMNS, broken, is_noticed, recorded, same_steps, source_of
+from tests.parity.test_features import COLUMNS, is_noticed, recorded, same_steps
 
 OWN = Path(__file__).parent.parent / "data" / "adapter_rules.jsonl.gz"
 COLUMNS["encoder"] = (*COLUMNS["cadence"], "encoded", "cache_free")
@@ -53,35 +53,39 @@ def test_own_cases_are_decided_as_vllm_did(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("rule", "module", "old", "new"),
+    ("rule", "place", "old", "new"),
     [
         (
             "inside",
-            CACHE,
+            f"{CACHE}:Encoder.tokens",
             "computed <= image.offset and computed + tokens < image.end",
             "computed + tokens < image.end",
         ),
-        ("text", CACHE, "max(0, computed - image.offset)", "0"),
-        ("between", CACHE, "min(image.tokens, end - image.offset)", "image.tokens"),
-        ("taken back", CACHE, "taken_back = self.encoded.pop(", "taken_back = self.encoded.get("),
-        ("taken back", CACHE, "self.embeddings -= sum([", "sum(["),
-        ("stuck", CACHE, "            self.tried = True\n", ""),
-        ("stuck", PLANS, "holds=Holds.STEP if encoder.tried else goes_on(view, limits).holds", "holds=Holds.ARRIVAL"),
-        ("stuck with more", CACHE, "self.tried = note.tried", "self.tried = False"),
-        ("repeat", CACHE, "            self.cache.finds(request, number)\n\n", "            pass\n\n"),
-        ("queue", PLANS, "stays = encoder.tried or encoder.passed or", "stays ="),
+        ("text", f"{CACHE}:Encoder.tokens", "max(0, computed - image.offset)", "0"),
+        ("between", f"{CACHE}:Encoder.tokens", "min(image.tokens, end - image.offset)", "image.tokens"),
+        ("taken back", f"{CACHE}:Encoder.preempt", "taken_back = self.encoded.pop(", "taken_back = self.encoded.get("),
+        ("taken back", f"{CACHE}:Encoder.preempt", "self.embeddings -= sum([", "sum(["),
+        ("stuck", f"{CACHE}:Encoder.tokens", "            self.tried = True\n", ""),
+        (
+            "stuck",
+            f"{PLANS}:plan_with_images",
+            "holds=Holds.STEP if encoder.tried else goes_on(view, limits).holds",
+            "holds=Holds.ARRIVAL",
+        ),
+        ("stuck with more", f"{CACHE}:Encoder.__init__", "self.tried = note.tried", "self.tried = False"),
+        (
+            "repeat",
+            f"{CACHE}:Encoder.schedule",
+            "            self.cache.finds(request, number)\n",
+            "            pass\n",
+        ),
+        ("queue", f"{PLANS}:_admit_next", "stays = encoder.tried or encoder.passed or", "stays ="),
     ],
 )
 def test_each_rule_of_own_cases_is_needed(
-    rule: str, module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+    rule: str, place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = broken(module, old, new)
-    if module == PLANS:
-        monkeypatch.setattr("simulator.policies.chunked_prefill.plan_with_images", made.plan_with_images)
-    else:
-        plans = import_module(PLANS)
-        for name in ("Encoder", "EncoderCache", "EncoderNote"):
-            monkeypatch.setattr(plans, name, getattr(made, name))
+    change(monkeypatch, place, old, new)
     assert rule in own_same(monkeypatch)
 
 
@@ -91,40 +95,50 @@ def test_runs_of_steps_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("if self._whole and", "if False and"),
-        ("if image.identifier in names", "if False"),
-        ("if self.cache.finds(request, number):\n                continue", "if False:\n                continue"),
-        ("self.cache.makes_room(size, more)", "True"),
-        ("needed = size + more", "needed = size"),
-        ("name = next(iter(self.released))", "name = next(reversed(self.released))"),
-        ("image.end <= computed_tokens", "image.offset <= computed_tokens"),
-        ("        self.cache.release(victim)", "        pass"),
+        (f"{CACHE}:Encoder.tokens", "if self._whole and", "if False and"),
+        (f"{CACHE}:Encoder.tokens", "if image.identifier in names", "if False"),
+        (
+            f"{CACHE}:Encoder.tokens",
+            "if self.cache.finds(request, number):\n                continue",
+            "if False:\n                continue",
+        ),
+        (f"{CACHE}:Encoder.tokens", "self.cache.makes_room(size, more)", "True"),
+        (f"{CACHE}:EncoderCache.makes_room", "needed = size + more", "needed = size"),
+        (
+            f"{CACHE}:EncoderCache.makes_room",
+            "name = next(iter(self.released))",
+            "name = next(reversed(self.released))",
+        ),
+        (f"{CACHE}:EncoderCache.release", "image.end <= computed_tokens", "image.offset <= computed_tokens"),
+        (f"{CACHE}:Encoder.preempt", "        self.cache.release(victim)", "        pass"),
     ],
 )
-def test_each_rule_of_the_encoder_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(CACHE, old, new)
-    plans = import_module(PLANS)
-    for name in ("Encoder", "EncoderCache", "EncoderNote"):
-        monkeypatch.setattr(plans, name, getattr(made, name))
+def test_each_rule_of_the_encoder_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("encoder")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "old", "new"),
     [
-        ("to_come = 1 if is_async", "to_come = 0 if is_async"),
-        ("            cache.release(request, request.num_computed_tokens)", "            pass"),
+        (f"{PLANS}:_begin", "to_come = 1 if is_async", "to_come = 0 if is_async"),
+        (f"{PLANS}:_begin", "            cache.release(request, request.num_computed_tokens)", "            pass"),
     ],
 )
-def test_each_rule_of_a_step_with_images_is_needed(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(PLANS, old, new)
-    monkeypatch.setattr("simulator.policies.chunked_prefill.plan_with_images", made.plan_with_images)
+def test_each_rule_of_a_step_with_images_is_needed(
+    place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(monkeypatch, place, old, new)
     assert is_noticed("encoder")
 
 
 def test_a_block_with_another_image_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    source_of("simulator.memory.block_keys")
-    monkeypatch.setattr("simulator.memory.block_keys._with_images", lambda request, first, size, name: name)
+    change(
+        monkeypatch,
+        "simulator.memory.block_keys:_with_images",
+        "return (name, *found) if found else name",
+        "return name",
+    )
     assert is_noticed("encoder")

@@ -1,14 +1,11 @@
 """SGLang's own scheduler decided these cases with drafts: our decisions are the same, and the rules are needed."""
 
-import importlib
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 
-from simulator.engine.speculative import ahead_replica
-from simulator.policies import sglang
+from tests.mutations import change
 from tests.parity import held
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
 from tests.parity.sglang_record import DRAFTS, DRAFTS_FILE
@@ -34,54 +31,53 @@ def test_recorded_cases_are_decided_as_sglang_did(fast_forward: bool) -> None:
     assert [*differing(fast_forward=fast_forward)] == []
 
 
-AHEAD, BATCH, RESULTS = "speculative.ahead", "engine.speculative.ahead_batch", "engine.speculative.ahead_results"
-REPLICA, STEP = "engine.speculative.ahead_replica", "policies.sglang.step"
+AHEAD = "simulator.speculative.ahead"
+BATCH = "simulator.engine.speculative.ahead_batch"
+RESULTS = "simulator.engine.speculative.ahead_results"
+REPLICA = "simulator.engine.speculative.ahead_replica"
+STEP = "simulator.policies.sglang.step"
 RULES = [
     # the memory of a decode step
-    (AHEAD, "2 * max(steps * branches, verified)", "max(steps * branches, verified)"),
-    (AHEAD, "2 * max(steps * branches, verified)", "2 * max(steps, verified)"),
-    (AHEAD, "2 * max(steps * branches, verified)", "2 * steps * branches"),
-    (AHEAD, "2 * max(cdiv(page_size - 1 + steps, page_size)", "2 * max(cdiv(steps, page_size)"),
-    (AHEAD, "* page_size * branches, verified)", "* page_size, verified)"),
-    (AHEAD, "page_size == 1 or branches == 1", "page_size == 1"),
-    (AHEAD, "page_size == 1 or branches == 1", "True"),
-    (BATCH, "owned = max(live.reserved_tokens, live.base_computed)", "owned = live.base_computed"),
-    (BATCH, "cdiv(live.base_computed + ahead, size)", "cdiv(live.base_computed + 1, size)"),
-    (BATCH, "(len(decoders) if size > 1 else 0)", "0"),
-    (BATCH, "cdiv(tokens, size) + (", "needed + ("),
+    (f"{AHEAD}:tokens_ahead", "2 * max(steps * branches, verified)", "max(steps * branches, verified)"),
+    (f"{AHEAD}:tokens_ahead", "2 * max(steps * branches, verified)", "2 * max(steps, verified)"),
+    (f"{AHEAD}:tokens_ahead", "2 * max(steps * branches, verified)", "2 * steps * branches"),
+    (f"{AHEAD}:tokens_ahead", "2 * max(cdiv(page_size - 1 + steps, page_size)", "2 * max(cdiv(steps, page_size)"),
+    (f"{AHEAD}:tokens_ahead", "* page_size * branches, verified)", "* page_size, verified)"),
+    (f"{AHEAD}:tokens_ahead", "page_size == 1 or branches == 1", "page_size == 1"),
+    (f"{AHEAD}:tokens_ahead", "page_size == 1 or branches == 1", "True"),
+    (f"{BATCH}:take_ahead", "owned = max(live.reserved_tokens, live.base_computed)", "owned = live.base_computed"),
+    (f"{BATCH}:AheadBatch.blocks_needed",
+     "cdiv(live.base_computed + ahead, size)", "cdiv(live.base_computed + 1, size)"),
+    (f"{BATCH}:take_ahead", "(len(decoders) if size > 1 else 0)", "0"),
+    (f"{BATCH}:take_ahead", "cdiv(tokens, size) + (", "needed + ("),
     # retraction
-    (STEP, "if view.drafting is None:", "if True:"),
-    (STEP, "size), size) - request.num_blocks", "size), size) - request.num_blocks - 1"),
-    (RESULTS, "step.scheduled = [part for part in step.scheduled if part.live is not live]", "pass"),
-    (RESULTS, "part.live.in_flight_tokens = 0", "pass"),
+    (f"{STEP}:_blocks_to_decode", "if view.drafting is None:", "if True:"),
+    (f"{STEP}:_blocks_to_decode", "size), size) - request.num_blocks", "size), size) - request.num_blocks - 1"),
+    (f"{RESULTS}:AheadResults.forget",
+     "step.scheduled = [part for part in step.scheduled if part.live is not live]", "pass"),
+    (f"{RESULTS}:AheadResults.forget", "part.live.in_flight_tokens = 0", "pass"),
     # results
-    (RESULTS, "live.base_outputs + 1 >= live.max_tokens", "live.base_outputs >= live.max_tokens"),
-    (RESULTS, "live.base_outputs + 1 >= live.max_tokens", "live.base_outputs + 2 >= live.max_tokens"),
-    (RESULTS, "min(live.base_computed + returned, live.num_tokens)", "live.base_computed + returned - 1"),
-    (RESULTS, "min(live.base_computed + returned, live.num_tokens)", "live.base_computed"),
-    (RESULTS, "tokens = min(returned, left)", "tokens = 1"),
-    (RESULTS, "elif part.drafts:", "else:"),
+    (f"{RESULTS}:AheadResults.next_is",
+     "live.base_outputs + 1 >= live.max_tokens", "live.base_outputs >= live.max_tokens"),
+    (f"{RESULTS}:AheadResults.next_is",
+     "live.base_outputs + 1 >= live.max_tokens", "live.base_outputs + 2 >= live.max_tokens"),
+    (f"{RESULTS}:AheadResults._commit",
+     "min(live.base_computed + returned, live.num_tokens)", "live.base_computed + returned - 1"),
+    (f"{RESULTS}:AheadResults._commit", "min(live.base_computed + returned, live.num_tokens)", "live.base_computed"),
+    (f"{RESULTS}:AheadResults._commit", "tokens = min(returned, left)", "tokens = 1"),
+    (f"{RESULTS}:AheadResults._commit", "elif part.drafts:", "else:"),
     # steps
-    (REPLICA, "self._verified if verifies else 1", "self._verified"),
-    (REPLICA, "part.computed += live.in_flight_tokens", "pass"),
-    (REPLICA, "clock.ticks += 1", "pass"),
-    (REPLICA, "min(accepted, self._most_accepted)", "min(accepted, part.drafts)"),
-    (REPLICA, "state.cut = live", "pass"),
-    (AHEAD, "min(config.num_speculative_tokens, verified_tokens(config) - 1)", "config.num_speculative_tokens"),
+    (f"{REPLICA}:AheadReplica._launch_all", "self._verified if verifies else 1", "self._verified"),
+    (f"{REPLICA}:AheadReplica._launch_all", "part.computed += live.in_flight_tokens", "pass"),
+    (f"{REPLICA}:AheadReplica._launch_all", "clock.ticks += 1", "pass"),
+    (f"{REPLICA}:AheadReplica._launch_part", "min(accepted, self._most_accepted)", "min(accepted, part.drafts)"),
+    (f"{REPLICA}:AheadReplica._launch_part", "state.cut = live", "pass"),
+    (f"{AHEAD}:most_accepted",
+     "min(config.num_speculative_tokens, verified_tokens(config) - 1)", "config.num_speculative_tokens"),
 ]  # fmt: skip
 
-# Where each module's parts are taken from. The package has a function of the name of this module.
-sglang_step = importlib.import_module("simulator.policies.sglang.step")
-PARTS: dict[str, list[tuple[Any, str]]] = {
-    AHEAD: [(ahead_replica, "tokens_ahead"), (ahead_replica, "most_accepted"), (sglang_step, "tokens_ahead")],
-    BATCH: [(ahead_replica, "AheadBatch"), (ahead_replica, "take_ahead")],
-    RESULTS: [(ahead_replica, "AheadResults")],
-    REPLICA: [(ahead_replica, "AheadReplica")],
-    STEP: [(sglang, "step")],
-}
 
-
-@pytest.mark.parametrize(("module", "old", "new"), RULES)
-def test_each_rule_is_needed(module: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held.change_rule(monkeypatch, module, old, new, PARTS[module])
+@pytest.mark.parametrize(("place", "old", "new"), RULES)
+def test_each_rule_is_needed(place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, place, old, new)
     assert next(differing(), None) is not None

@@ -3,7 +3,7 @@
 import numpy as np
 
 from scenarios.check.experiment import Breach, Experiment
-from simulator.plan import OptionalMembers
+from simulator.policy_traits import OptionalMembers
 from simulator.simulate import Run
 
 

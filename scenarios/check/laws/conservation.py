@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.check.experiment import Breach, Experiment, asynchronous
-from simulator.plan import OptionalMembers
+from simulator.policy_traits import OptionalMembers
 from simulator.request_state import DecodeClock, RequestState
 from simulator.results.records import Records, Status
 from simulator.simulate import Run

@@ -1,6 +1,6 @@
 """vLLM's v1 scheduler (0.33.0, and what differed before): one token budget, running before waiting.
 
-The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py: see `step`. A step hands out
+The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py: see `schedule`. A step hands out
 `max_num_batched_tokens` first to the running requests in order of admission, then to the head of the queue.
 """
 
@@ -12,12 +12,9 @@ from annotated_types import doc
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.chunked_prefill.cadence import plan_with_cadence
-from simulator.policies.chunked_prefill.connected import connected_step
-from simulator.policies.chunked_prefill.drafted import drafted_step
-from simulator.policies.chunked_prefill.grouped import grouped_step
 from simulator.policies.chunked_prefill.images import plan_with_images
 from simulator.policies.chunked_prefill.limits import VllmLimits
-from simulator.policies.chunked_prefill.step import step
+from simulator.policies.chunked_prefill.schedule import grouped_step, itemized_step, step
 from simulator.policies.chunked_prefill.versions import (
     NEWEST,
     RULES,
@@ -148,7 +145,7 @@ class ChunkedPrefill:
     def plan(self, view: View) -> StepPlan:
         drafting = view.drafting
         if drafting is not None and drafting.connector is not None:
-            return connected_step(view, self._limits, drafting, drafting.connector)
+            return itemized_step(view, self._limits, view.note)
         if view.groups is not None and drafting is None:
             return grouped_step(view, self._limits, view.groups)
         if self._limits.encoder:
@@ -156,7 +153,7 @@ class ChunkedPrefill:
         if self.prefill_schedule_interval > 1:
             return plan_with_cadence(view, self._limits, self.prefill_schedule_interval)
         if drafting is not None:
-            return drafted_step(view, self._limits, drafting, view.note)
+            return itemized_step(view, self._limits, view.note)
         return step(view, self._limits)
 
 

@@ -9,9 +9,8 @@ empty. Ranks that step in lockstep count common steps instead (`View.prefills_th
 from typing import NamedTuple, cast
 
 from simulator.plan import Holds, StepPlan, View
-from simulator.policies.chunked_prefill.drafted import Left, drafted_step
 from simulator.policies.chunked_prefill.limits import VllmLimits
-from simulator.policies.chunked_prefill.step import step
+from simulator.policies.chunked_prefill.schedule import Left, itemized_step, step
 from simulator.request import RequestView
 
 
@@ -30,7 +29,7 @@ class CadenceNote(NamedTuple):
 
 
 def plan_with_cadence(view: View, limits: VllmLimits, interval: int) -> StepPlan:
-    """Return the plan of `step` or `drafted_step`, with prompts held back between the steps of the cadence."""
+    """Return the plan of `step` or `itemized_step`, with prompts held back between the steps of the cadence."""
     note = CadenceNote(-interval) if view.note is None else cast("CadenceNote", view.note)
     throttled = view.prefills_throttled
     due = note.last + interval  # the step that may compute prompts again
@@ -40,10 +39,8 @@ def plan_with_cadence(view: View, limits: VllmLimits, interval: int) -> StepPlan
         held = hold and not note.is_full and len(view.running) > len(view.prefilling)
     else:
         held = note.held
-    if view.drafting is None:
-        plan = step(view, limits, held=held)
-    else:
-        plan = drafted_step(view, limits, view.drafting, note.left, held=held)
+    drafts = view.drafting is not None
+    plan = itemized_step(view, limits, note.left, held=held) if drafts else step(view, limits, held=held)
     last, is_full, left, passed = note.last, note.is_full, None, note.passed
     if isinstance(plan.note, Left):
         left = plan.note

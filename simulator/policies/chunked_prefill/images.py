@@ -5,11 +5,10 @@ The encoder (`simulator.policies.chunked_prefill.encoder`) is part of the note t
 
 from typing import cast
 
-from simulator.plan import Chunk, Holds, StepPlan, View
-from simulator.policies.chunked_prefill.adapters import is_behind_skipped
+from simulator.plan import Holds, StepPlan, View
 from simulator.policies.chunked_prefill.encoder import Encoder, EncoderCache, EncoderNote
-from simulator.policies.chunked_prefill.limits import VllmLimits, goes_on, lacks_blocks_alone
-from simulator.policies.chunked_prefill.step import fast_path, schedule_running, schedule_waiting
+from simulator.policies.chunked_prefill.limits import VllmLimits, goes_on, is_behind_skipped, lacks_blocks_alone
+from simulator.policies.chunked_prefill.schedule import Admissions, Left, fast_path, schedule_running, schedule_waiting
 
 
 def plan_with_images(view: View, limits: VllmLimits, *, is_async: bool) -> StepPlan:
@@ -22,10 +21,13 @@ def plan_with_images(view: View, limits: VllmLimits, *, is_async: bool) -> StepP
         if plan is not None:
             return plan._replace(note=note._replace(running=(*note.running, () if view.num_decoding else None)))
     encoder = Encoder(note, whole_images=limits.whole_images)
-    chunks, preempted, paused, budget, free = schedule_running(view, limits, held=False, encoder=encoder)
+    run = schedule_running(view, limits, encoder=encoder)
+    chunks, preempted, paused, budget = run.prompts(), run.preempted, run.paused, run.left.tokens
     more = not preempted and budget > 0 and view.caches_prefixes and len(view.waiting) > 0
     if not preempted and budget > 0 and not more:
-        schedule_waiting(view, limits, budget, free, chunks, encoder.passed, encoder=encoder)
+        found = Admissions(chunks, encoder.passed)
+        schedule_waiting(view, limits, run.left, run.free, found, encoder=encoder)
+        encoder.passed = found.passed
     members = tuple([chunk.request for chunk in chunks])
     idle = len(paused) + sum([victim.request.is_decoding for victim in preempted])
     computes = more or chunks or view.num_decoding > idle
@@ -43,11 +45,12 @@ def _admit_next(view: View, limits: VllmLimits, note: EncoderNote) -> StepPlan:
     """One admission, or none: a part of a step's plan."""
     budget = limits.max_num_batched_tokens - (view.step_tokens or 0)
     encoder = Encoder(note, whole_images=limits.whole_images)
-    chunks: list[Chunk] = []
+    found = Admissions([], encoder.passed)
     is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
     if is_open:
-        free = view.num_free_blocks
-        schedule_waiting(view, limits, budget, free, chunks, encoder.passed, with_hits=True, encoder=encoder)
+        left = Left(budget, budget)
+        schedule_waiting(view, limits, left, view.num_free_blocks, found, alone=True, encoder=encoder)
+    chunks, encoder.passed = found.chunks, found.passed
     members = (*(note.running[-1] or ()), *[chunk.request for chunk in chunks])
     computes = members or view.step_tokens
     after = encoder.note((*note.running[:-1], members if computes else None))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import doc
 
+from simulator.goes_with import ADAPTERS, CADENCE, IMAGES, between
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -56,7 +58,7 @@ def check_loras(version: str, max_loras: int | None, prefill_schedule_interval: 
     if max_loras is not None and version != NEWEST:
         raise ValueError(f"max_loras is known as vLLM {NEWEST} has it, and version is {version}")
     if max_loras is not None and prefill_schedule_interval > 1:
-        raise ValueError("max_loras is not modelled beside a prefill_schedule_interval above 1 yet")
+        raise ValueError(between(ADAPTERS, CADENCE).in_names)
 
 
 def check_images(
@@ -70,7 +72,7 @@ def check_images(
     if version != NEWEST:
         raise ValueError(f"max_image_embeddings is known as vLLM {NEWEST} has it, and version is {version}")
     if prefill_schedule_interval > 1:
-        raise ValueError("max_image_embeddings is not modelled beside a prefill_schedule_interval above 1 yet")
+        raise ValueError(between(IMAGES, CADENCE).in_names)
     if whole and largest > max_num_batched_tokens:
         what = f"{largest} is more than max_num_batched_tokens, and disable_chunked_mm_input keeps images whole"
         raise ValueError(f"max_image_embeddings: {what}")

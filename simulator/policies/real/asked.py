@@ -13,7 +13,7 @@ from simulator.speculative.speculation import DraftingView
 
 
 class Asked:
-    """The scheduler of one replica, started with the first plan; see `simulator.plan.Companion`.
+    """The scheduler of one replica, started with the first plan; see `simulator.policy_traits.Companion`.
 
     It is asked exactly once for each step. A step's results are told before the first plan that may know them: the
     next one, or with `depth` 2 (asynchronous scheduling) the one after.

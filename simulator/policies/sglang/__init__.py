@@ -47,7 +47,7 @@ class Sglang:
     `max_running_requests`; its radix cache, which SGLang has by default, is `enable_prefix_caching`.
 
     `async_scheduling` is SGLang's overlap schedule, which its server has unless it is told
-    `--disable-overlap-schedule`: a step is planned while the one before runs (`simulator.engine.overlap_results`).
+    `--disable-overlap-schedule`: a step is planned while the one before runs (`simulator.engine.late_results`).
 
     With `enable_prefill_delayer`, which needs that schedule, prompts that could enter wait while decodes go on: while
     fewer slots are free than the largest of the latest 16 prefills had requests, and with

@@ -68,7 +68,11 @@ PREFILL, DECODE = APART
         ([PREFILL], {}, "groups of the roles prefill make no fleet"),
         ([PREFILL, {"name": "b"}], {}, "groups of the roles both, prefill make no fleet"),
         ([PREFILL, {**DECODE, "engine": {"policy": "continuous"}}], {}, "takes KV memory in advance"),
-        ([PREFILL, {**DECODE, "engine": {"enable_prefix_caching": True}}], {}, "caches prefixes"),
+        (
+            [PREFILL, {**DECODE, "engine": {"enable_prefix_caching": True}}],
+            {},
+            "a prefix cache cannot be combined with a group that decodes what it is sent",
+        ),
         ([{**PREFILL, "engine": {"policy": "static"}}, DECODE], {}, "a batch at a time"),
         ([PREFILL, {**DECODE, "model": "qwen3-8b"}], {}, "have different models"),
         ([{"name": "b"}], {"kv_transfer": {"bandwidth_gb_s": 1}}, "kv_transfer: nothing is transferred"),

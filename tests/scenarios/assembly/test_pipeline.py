@@ -55,16 +55,16 @@ def test_a_replica_has_stages_their_memory_and_their_link() -> None:
     [
         ("hardware.pipeline_parallel", "81 stages cannot share 80 layers", {"pipeline_parallel": 81}),
         ("hardware.pipeline_parallel", "sglang does not plan for the stages", {"engine": {"policy": "sglang"}}),
-        ("hardware.pipeline_parallel", "keep different things of a request",
+        ("hardware.pipeline_parallel", "layers that keep different things cannot be combined with a pipeline",
          {"model": "qwen3-next-80b-a3b", "tensor_parallel": 1}),
-        ("hardware.swap_space_gib", "swapped blocks and a pipeline", {"swap_space_gib": 1}),
+        ("hardware.swap_space_gib", "swap space cannot be combined with a pipeline", {"swap_space_gib": 1}),
         ("hardware.pipeline_link", "one stage sends nothing", {"pipeline_parallel": 1, "pipeline_link": {}}),
-        ("hardware.enable_expert_parallel", "shared experts and a pipeline",
+        ("hardware.enable_expert_parallel", "shared experts cannot be combined with a pipeline",
          {"enable_expert_parallel": True, "model": "mixtral-8x7b"}),
-        ("hardware.kv_offload", "KV on a host and a pipeline", {"kv_offload": {"host_gib": 8}}),
+        ("hardware.kv_offload", "KV offload cannot be combined with a pipeline", {"kv_offload": {"host_gib": 8}}),
         ("engine.prefill_schedule_interval", "a cadence of prompts",
          {"engine": {"policy": "vllm", "prefill_schedule_interval": 4}}),
-        ("engine.speculative_config", "drafts and a pipeline",
+        ("engine.speculative_config", "drafts cannot be combined with a pipeline",
          {"engine": {"policy": "vllm", "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
                                                               "acceptance": {"mean_length": 1.5}}}}),
     ],
@@ -91,7 +91,7 @@ def test_each_stage_has_its_part_of_the_adapters() -> None:
 
 def test_halves_of_requests_on_pipelines_are_refused() -> None:
     groups = [{"name": role, "role": role} for role in ("prefill", "decode")]
-    with pytest.raises(InputError, match="groups that prefill or decode for others have no pipeline yet"):
+    with pytest.raises(InputError, match="a group that only prefills cannot be combined with a pipeline"):
         build_fleet(scenario(pipeline_parallel=2, fleet=groups))
 
 

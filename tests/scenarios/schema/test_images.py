@@ -93,7 +93,10 @@ def test_images_cost_time() -> None:
         ({"max_image_embeddings": 20}, "larger than engine.max_image_embeddings = 20"),
         ({"max_image_embeddings": 3000, "disable_chunked_mm_input": True}, "3000 is more than max_num_batched_tokens"),
         ({"max_image_embeddings": 300, "version": "0.30"}, "max_image_embeddings is known as vLLM 0.33 has it"),
-        ({"max_image_embeddings": 300, "prefill_schedule_interval": 2}, "not modelled beside a prefill"),
+        (
+            {"max_image_embeddings": 300, "prefill_schedule_interval": 2},
+            "max_image_embeddings cannot be combined with prefill",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(engine: dict[str, Any], text: str) -> None:

@@ -83,7 +83,7 @@ def test_a_rank_without_adapters_is_refused() -> None:
         ({"policy": "sglang"}, "workload.classes.0.lora: the policy sglang serves no adapters"),
         ({"max_loras": 0}, "engine.max_loras"),
         ({"max_loras": 2, "version": "0.20"}, "max_loras is known as vLLM 0.33 has it"),
-        ({"max_loras": 2, "prefill_schedule_interval": 4}, "not modelled beside a prefill_schedule_interval"),
+        ({"max_loras": 2, "prefill_schedule_interval": 4}, "max_loras cannot be combined with prefill_schedule"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(engine: dict[str, Any], text: str) -> None:

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from simulator.engine.arrivals import Arrivals
+from simulator.engine.intake import Arrivals
 from simulator.request import Request
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.context_stats import ContextStats
+from simulator.engine.decode_batch import ContextStats
 from simulator.timing.cost import StepShape
 
 

@@ -52,7 +52,10 @@ def test_who_is_asked_decides_as_before() -> None:
 
 def test_halves_of_requests_have_none() -> None:
     halves = [{"name": "p", "replicas": 2, "role": "prefill"}, {"name": "d", "replicas": 2, "role": "decode"}]
-    with pytest.raises(InputError, match="follows whole requests"):
+    with pytest.raises(
+        InputError,
+        match="router: a router that follows whole requests cannot be combined with prefill and decode apart",
+    ):
         scenarios.run(small(fleet=halves, router={"kind": "least_loaded", "regret": True}))
 
 

@@ -66,7 +66,10 @@ def test_it_stays_in_one_process_and_follows_whole_requests() -> None:
     with pytest.raises(InputError, match="hears at once which requests have ended"):
         scenarios.run(small(replicas=3, router="vllm_dp"), workers=2)
     halves = [{"name": "p", "replicas": 2, "role": "prefill"}, {"name": "d", "replicas": 2, "role": "decode"}]
-    with pytest.raises(InputError, match="router: the router vllm_dp follows whole requests"):
+    with pytest.raises(
+        InputError,
+        match="router: a router that follows whole requests cannot be combined with prefill and decode apart",
+    ):
         scenarios.run(small(fleet=halves, router="vllm_dp"))
 
 

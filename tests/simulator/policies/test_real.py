@@ -99,7 +99,7 @@ def test_what_the_schedulers_are_not_told_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"engine\.speculative_config: the policy real_sglang"):
         run(load(path, ["engine.policy=real_sglang", python, DRAFTS]))
     offload = ["engine.enable_prefix_caching=true", "hardware.kv_offload={host_gib: 10}"]
-    with pytest.raises(InputError, match="cannot be passed to a real scheduler"):
+    with pytest.raises(InputError, match="KV offload cannot be combined with a real scheduler"):
         run(load(path, [*real(tmp_path), *offload]))
 
 

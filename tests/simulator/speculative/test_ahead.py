@@ -110,5 +110,7 @@ def test_ranks_that_share_their_steps_do_not_draft_ahead() -> None:
     whole = Workload(
         arrival_s=np.zeros(1), input_tokens=one, output_tokens=one, max_tokens=one, priority=none, class_index=none
     )
-    with pytest.raises(InputError, match="only in ranks of their own"):
+    with pytest.raises(
+        InputError, match="group default: drafts that take memory ahead cannot be combined with data-parallel ranks"
+    ):
         simulate_fleet(whole, [group])

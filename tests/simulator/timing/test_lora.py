@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.engine.adapters import Adapters
 from simulator.engine.clock import Clock
+from simulator.engine.parts.adapters import Adapters
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model

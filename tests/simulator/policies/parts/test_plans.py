@@ -1,6 +1,10 @@
 """Plans and chunks that are made without their own constructors are what those would make."""
 
+import ast
+from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from simulator.engine.in_flight import decodes, shape_of
 from simulator.plan import Chunk, Holds, Preemption, StepPlan
@@ -9,6 +13,7 @@ from simulator.request import RequestView
 from simulator.timing.cost import StepShape
 
 REQUEST = cast("RequestView", object())
+ROOT = Path(__file__).parents[4]
 
 
 def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -28,6 +33,17 @@ def test_a_plan_has_the_fields_and_defaults_of_its_constructor() -> None:
     assert others.keys() == set(StepPlan._fields)
     for name, other in others.items():
         assert same(step_plan(**{name: other}), StepPlan(**{name: other})), name
+
+
+@pytest.mark.parametrize("room", ["simulator", "scenarios", "tests"])
+def test_plans_are_made_by_the_names_of_their_fields(room: str) -> None:
+    found = []
+    for path in (ROOT / room).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "StepPlan(" in text else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "StepPlan" and node.args:
+                found.append(f"{path}:{node.lineno}")
+    assert found == []
 
 
 def test_steps_of_decodes_alone() -> None:
