@@ -22,9 +22,9 @@ from docs.writers import (
 )
 from docs.writers.accuracy import compute as accuracy
 from docs.writers.accuracy import others_page, served_page
-from docs.writers.accuracy.data import Files, write_files
 from docs.writers.claims import page as claims
 from docs.writers.studies.study import Study
+from docs.writers.tables import Files, write_files
 from scenarios.schema.source.hints import did_you_mean
 from simulator.errors import InputError
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docs.writers.accuracy.data import Files, about, csv_text
 from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
 from docs.writers.accuracy.others import kept
 from docs.writers.accuracy.score_table import score_table
-from docs.writers.tables import table
+from docs.writers.tables import Files, about, csv_text, table
 
 NEWCOMER_DATA = "data/newcomer-servers.csv"
 APART_DATA = "data/disaggregated-runs.csv"

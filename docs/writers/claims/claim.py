@@ -14,8 +14,8 @@ Figures = Mapping[str, float]
 class Table:
     """A table of the page. Cells are text already; the first column is of names, the others of numbers.
 
-    With `data` the table is a data file of the site below `docs/data/`, which the page links: a row for each cell, whose
-    `parts` have a dot between them.
+    With `data` the table is a data file of that name, which the page links: a row for each cell, whose `parts` have a
+    dot between them.
     """
 
     head: Sequence[str]

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from functools import cache
 
-from docs.writers.accuracy.data import Files, csv_text
 from docs.writers.claims import latency, memory, ratios, steps, systems
 from docs.writers.claims.claim import Claim, ClaimResult
 from docs.writers.claims.markdown import filled, table_lines
 from docs.writers.claims.runs import run
+from docs.writers.tables import Files, csv_text
 
 CLAIMS: tuple[Claim, ...] = tuple(
     sorted(

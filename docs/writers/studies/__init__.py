@@ -25,8 +25,8 @@ def studies() -> dict[str, Study]:
 
 def write(folder: Path, study: Study) -> None:
     """Run a study, and write its page and its picture into `folder`."""
-    from docs.writers.accuracy.data import write_files
     from docs.writers.studies.panels import panels_picture
+    from docs.writers.tables import write_files
     from reports.files import write
 
     found = study.measure()

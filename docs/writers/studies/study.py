@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from docs.writers.accuracy.data import Files, csv_text
 from docs.writers.claims.claim import Expectation, Figures, Table
 from docs.writers.claims.markdown import expected_lines, filled, table_lines
+from docs.writers.tables import Files, csv_text
 from scenarios.schema.loader import header
 
 
