@@ -70,7 +70,7 @@ def read_step_log(path: Path) -> KernelRows:
     if not set(WHOLE) - {"prefill_seqs", "prefill_pairs"} <= set(given):
         if not set(PLAIN) <= set(header):
             hint = f"either {', '.join(PLAIN)}, or {', '.join(WHOLE)}; columns here: {', '.join(header)}"
-            raise InputError("the columns do not say what the steps computed", file=str(path), hint=hint)
+            raise InputError("no column has the work of the steps", file=str(path), hint=hint)
         columns = read_csv(path, (*PLAIN, unit))
         table = {"tokens": columns["tokens"], "context": columns["context"], "us": columns[unit] * TIMES[unit]}
     else:

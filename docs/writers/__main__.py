@@ -22,9 +22,9 @@ from docs.writers import (
 )
 from docs.writers.accuracy import compute as accuracy
 from docs.writers.accuracy import others_page, served_page
-from docs.writers.accuracy.data import Files, write_files
 from docs.writers.claims import page as claims
 from docs.writers.studies.study import Study
+from docs.writers.tables import Files, write_files
 from scenarios.schema.source.hints import did_you_mean
 from simulator.errors import InputError
 
@@ -78,7 +78,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "traces": _table(trace_formats.markdown, DOCS / "traces.md"),
     "not-modelled": _table(refused_pairs.markdown, DOCS / "not-modelled.md"),
     "bounds": _table(bounds.markdown, DOCS / "bound.md"),
-    "claims": _text(claims.page, DOCS / "claims.md"),
+    "claims": _with_data(claims.page, DOCS / "claims.md", claims.files),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},
     "kernels": _text(measured_kernels.text, measured_kernels.FILE),

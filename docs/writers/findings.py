@@ -9,40 +9,37 @@ from simulator.percent import percent
 _HEAD = f"""\
 # What is wrong with a run
 
-This page is written from the rules (`make pages PAGES=diagnosis`); a test keeps it true. A rule is one file of
-`scenarios/diagnosis/rules`.
+This page is written from the rules (`make pages PAGES=diagnosis`). A rule is one file of `scenarios/diagnosis/rules`.
 
-`batchlab run` and `compare` end with the worst finding in a line or two; `report.html` has all of them. `batchlab
-explain RUN_DIR` simulates the run again and tries the remedies of each finding on the same requests. It says what each
-remedy gained and what it cost, also if it gained nothing.
+`batchlab run` and `compare` end with the worst finding; `report.html` has all of them. `batchlab explain RUN_DIR`
+simulates the run again, tries the remedies of each finding on the same requests, and gives the gain and cost of each.
 
 ## How causes are weighed
 
 **Late.** A request is late if it misses a limit of the SLO, or was lost. A target on a percentile counts as a limit of
-each request. If a request misses several, the one missed by the largest factor counts. Without an SLO, a request is
-late if it waited longer than requests are served on average.
+each request. Of several missed limits, the one missed by the largest factor counts. Without an SLO, a request is late
+if it waited longer than the mean time of service.
 
-**Broken.** A run is broken if it misses its targets. If an SLO has limits alone, the run is broken if more than
-{percent(TOLERATED)} of the requests are late, or of a class with its own limits. If a run is not broken, no finding
-about late requests is shown, however many there are.
+**Broken.** A run is broken if it misses its targets, or, without targets, if more than {percent(TOLERATED)} of the
+requests are late (or of a class with its own limits). Findings about late requests are shown only for broken runs.
 
-**Share.** For every late request, each rule says how many of its seconds the cause accounts for. The rules are asked in
-the order below: narrow causes before wide ones, settings before hardware. What one rule explains, later rules do not
-explain again. A finding *explains* the mean share that it took of the late requests' excess over their limits. Its
+**Share.** For every late request, each rule says how many of its seconds the cause accounts for. The rules are asked
+in the order below: narrow causes before wide ones, settings before hardware. Seconds that one rule explains are not
+explained again. A finding *explains* the mean share that it took of the late requests' excess over their limits. Its
 *severity* is that share of all requests; findings are ordered by it. A cause that explains less than
-{percent(EXPLAINS)} of the late requests is not shown. What no rule explains is shown as unexplained.
+{percent(EXPLAINS)} of the late requests is not shown. The rest is shown as unexplained.
 
 In a run that is not broken, causes that cost work are shown from {percent(WASTES)} of it on, by the share of the GPU
 time or of the computed tokens.
 
-**Overload.** Its causes share an overload as in a fluid queue. If requests come at p times the rate of service, the
-queue grows by p - 1, and with g times the service by p - g. If without a cause g times as much would be served, that
-cause accounts for (g - 1) / (p - 1) of the waiting, and for all of it from g = p on.
+**Overload.** Causes share an overload as in a fluid queue. If requests arrive at p times the rate of service, the
+queue grows by p - 1, and with g times the service by p - g. A cause whose removal would give g times the service
+accounts for (g - 1) / (p - 1) of the waiting, and for all of it from g = p on.
 
 **What-if runs** have the same requests, seeds and times. A remedy helps if it saves {percent(GAIN)} of the late
 requests. If no request is late, it helps if it saves {percent(CHEAPER)} of the cost, of the busy time or of the
-computed tokens, and breaks nothing. At most {MOST} remedies of a finding are tried, until one brings the run within its
-SLO.
+computed tokens, and breaks nothing. At most {MOST} remedies of a finding are tried, until one brings the run within
+its SLO.
 
 ## The findings
 

@@ -14,6 +14,8 @@ _HEAD = """# Every key of a scenario
 This page is written from the code (`make pages PAGES=reference`). `scenarios/library/scenario.schema.json` tells an
 editor the same, if the first line of a file names it, as in every shipped scenario. A key that is not listed is an
 error with file, line, column and the nearest key. The command line sets any key: `--set hardware.tensor_parallel=2`.
+Upper limits of 100,000 and more are not shown. "vLLM's" are the policies `chunked_prefill`, `in_time`, `real` and
+`vllm`.
 
 `model` may also be the path of a Hugging Face `config.json`, relative to the scenario's file, and so may the `base` of
 a mapping: `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. Families: llama, mistral, mixtral, qwen2,
@@ -24,6 +26,8 @@ nemotron_h. A file that needs more is refused with the field. `fp8` weights coun
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",
           "object": "mapping", "array": "list"}  # fmt: skip
 _MANY = 20
+_HUGE = 1e5  # larger limits keep numbers within bounds, and are not told
+_OF_VLLM = ("chunked_prefill", "in_time", "real", "vllm")
 _Sections = dict[str, tuple[list[str], Schema]]
 
 
@@ -148,7 +152,7 @@ def _allowed(schema: Schema) -> str:
     for key, words in (("minimum", "at least"), ("exclusiveMinimum", "above")):
         parts += [f"{words} {_number(schema[key])}"] if key in schema else []
     for key, words in (("maximum", "at most"), ("exclusiveMaximum", "below")):
-        parts += [f"{words} {_number(schema[key])}"] if key in schema else []
+        parts += [f"{words} {_number(schema[key])}"] if schema.get(key, _HUGE) < _HUGE else []
     return " and ".join(parts)
 
 
@@ -179,4 +183,7 @@ def _policies(schema: Schema, most: int) -> str:
     if orders := schema.get("x-orders"):
         return "with the order " + " or ".join(f"`{order}`" for order in orders)
     names = schema.get("x-policies", ())
-    return "all" if len(names) == most and most else ", ".join(f"`{name}`" for name in names)
+    if len(names) == most and most:
+        return "all"
+    rest = [f"`{name}`" for name in names if name not in _OF_VLLM]
+    return ", ".join(["vLLM's", *rest]) if {*_OF_VLLM} <= {*names} else ", ".join(f"`{name}`" for name in names)

@@ -1,5 +1,6 @@
 """The page of a run folder's files, docs/run-folder.md."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from docs.writers.tables import texts
@@ -7,13 +8,12 @@ from simulator.metrics.metric import Metric
 
 _HEAD = """# A run folder, file by file
 
-This page is written from the code (`make pages PAGES=run-folder`); a test keeps it true.
+This page is written from the code (`make pages PAGES=run-folder`).
 
-`batchlab run` writes a folder. So do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs write
-equal bytes: no file says when or where it was written. Times are seconds on the clock of the run, which starts at 0.
-Latencies are milliseconds, and their names say so. Tables are gzipped CSV with a header and all digits of numbers. A
-field is empty if the event never happened. Python has the same tables as data frames: `result.requests`,
-`result.steps`.
+`batchlab run` writes a folder, and so do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs
+write equal bytes. Times are seconds on the clock of the run, which starts at 0; latencies are milliseconds. Tables are
+gzipped CSV with a header and all digits of numbers. A field is empty if the event never happened. Python has the same
+tables as data frames: `result.requests`, `result.steps`.
 """
 _EXPORTS = """## Exports
 
@@ -40,7 +40,8 @@ def _page() -> Iterator[str]:
         rows = [(f"`{column}`", unit, meaning) for column, (unit, meaning) in columns.items()]
         yield from _table(("column", "unit", "meaning"), rows)
     yield f"\n## summary.json\n\n{_SUMMARY}\n"
-    yield from _table(("key", "unit", "definition"), [_metric(metric) for metric in METRICS.values() if metric.by_run])
+    metrics = [metric for metric in METRICS.values() if metric.by_run and not _is_told(metric)]
+    yield from _table(("key", "unit", "definition"), list(map(_metric, metrics)))
     yield f"\n{_EXPORTS}"
     formats = [
         (f"`{name}`", ", ".join(f"`{file}`" for file in each.files), each.title, each.note)
@@ -52,13 +53,20 @@ def _page() -> Iterator[str]:
 
 
 _SUMMARY = """One object. For each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are
-`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below
-follow, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
-`slo_targets` (each target with its limit, value and excess), `warmup` (where it ends), `prediction`
-(between which values `low` and `high` a metric of the real server lies with the probability `coverage`, its `basis`,
-its `envelope`, and why; [Runs of real servers](served.md)), and last
-`provenance`: model, GPU, step costs with their known error and how each part was come by, what host and front end add,
-seed and version. `schema_version` moves when a key changes or goes."""
+`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below follow,
+where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and `slo_targets`
+(each target with its limit, value and excess), `warmup` (where it ends), `prediction` (the interval from `low` to
+`high` that holds a real server's metric with the probability `coverage`, its `basis`, its `envelope`, and why; [Runs
+of real servers](served.md)), and `provenance`: model, GPU, step costs with their known error and the source of each
+part, times of host and front end, seed and version. `schema_version` moves when a key changes or goes."""
+
+
+_OTHERS = re.compile(r"(median|std|p\d+)_(ttft|tpot|itl|e2el|queue_time)_ms")
+
+
+def _is_told(metric: Metric) -> bool:
+    """Whether the text above the table tells of it: another statistic of a latency than the mean."""
+    return _OTHERS.fullmatch(metric.key) is not None
 
 
 def _metric(metric: Metric) -> tuple[str, str, str]:

@@ -18,22 +18,22 @@ _QUESTIONS = {
 
 _HEAD = """# Batching policies side by side
 
-This page is written from the code (`make pages PAGES=systems`); a test keeps it true. Each policy is one file or folder
-in `simulator/policies/`, and `engine.policy` names it. Its docstring has its rules with their sources.
+This page is written from the code (`make pages PAGES=systems`). Each policy is one file or folder in
+`simulator/policies/`, whose docstring has its rules with their sources.
 """
 
 _CHECKED = """## Checked against the systems themselves
 
-The system's own scheduler got the same requests and the same step times. Its decisions were compared with those of the
-policy, step by step. If the scheduler cannot run apart from its server, a reference takes its place, which was written
-from the sources of the system; the table says so. A policy that is not listed was written from publications and sources
-alone.
+The system's own scheduler got the same requests and step times, and its decisions were compared with the policy's, step
+by step. Where the scheduler cannot run apart from its server, a reference written from its sources takes its place, as
+the table says. Policies that are not listed were written from publications and sources.
 """
 
 _CHANGED = """## What that changes
 
-Before these checks the policies were written from papers and sources. The table has the same scenarios under both, with
-the same step costs and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give the same figures to the last digit):
+Before these checks the policies were written from papers and sources. The table has the same scenarios under both,
+with the same step costs and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give the same figures to the last
+digit):
 
 | scenario | policy | from publications | as the system decides |
 | --- | --- | --- | --- |
@@ -46,10 +46,9 @@ the same step costs and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give
 | | `sglang` | 3,570 tok/s | 3,564 tok/s |
 | `long-tail` | `sglang` | mean TTFT 9 ms | mean TTFT 14 ms |
 
-So the ratio 1 : 5 : 8 : 6 of claim 15 did not change. The difference of SGLang is its overlap schedule, the default of
-the server: an answer begins one step later. With `async_scheduling: false` the figures of these scenarios are the old
-ones. Throughput changes by less than 1 %, except for FastGen when memory is short. If no request could go on, the
-policy preempted all of them; the real loop flushes one.
+The ratio 1 : 5 : 8 : 6 of claim 15 did not change. SGLang differs by its overlap schedule, the server's default: an
+answer starts one step later. Throughput changes by less than 1 %, except for FastGen when memory is short: when no
+request could continue, the policy preempted all of them, and the real loop flushes one.
 """
 
 _SGLANG = """## Speculative decoding of SGLang

@@ -78,9 +78,9 @@ def kv_tiers(runs: Sequence[tuple[str, Records]]) -> Picture:
         handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(shown))
         return (
-            "Where the KV of prompts came from, by the time at which their requests began: from the GPUs' prefix "
-            "cache, from the host, from further tiers through the host, or from nowhere, so that it was computed. A "
-            "tier that is full of what does not come again gives way to what is below it."
+            "Source of the prompts' KV, by the time at which their requests started: the GPUs' prefix cache, the host, "
+            "further tiers through the host, or none, so that it was computed. When a tier is full of KV that is not "
+            "used again, the tier below it supplies more."
         )
 
     return draw("kv_tiers", (10.0, 1.2 + 1.7 * len(runs)), paint)

@@ -65,7 +65,7 @@ def choice(summaries: Summaries, against: Mapping[str, Judged], first: str | Non
     same = group(summaries, first)
     others = [label for label in summaries if label not in same]
     if not others:
-        return ["There is nothing to choose between the runs."]
+        return ["The runs are equal."]
     price = _price(summaries, first, others)
     if not against[first].outcomes:
         return _without_slo(summaries, first, same, price)
@@ -73,7 +73,10 @@ def choice(summaries: Summaries, against: Mapping[str, Judged], first: str | Non
         comes = "comes" if len(same) == 1 else "come"
         return [f"No run keeps the SLO at this load. {joined(same)} {comes} nearest.", *price]
     if against[first].unsure:
-        return [f"Perhaps {first}: {seeds(summaries)} seeds are too few to say whether any run keeps the SLO.", *price]
+        return [
+            f"Perhaps {first}: {seeds(summaries)} seeds are too few to decide whether any run keeps the SLO.",
+            *price,
+        ]
     rivals = [label for label in others if against[label].keeps and not is_saturated(summaries, label)]
     if not rivals:
         only = "it alone" if len(same) == 1 else "no other run"
@@ -97,7 +100,7 @@ def _without_slo(summaries: Summaries, first: str, same: Sequence[str], price: S
     if not lead:
         return []
     parts = [f"{joined(texts)} with {label}" for label, texts in lead.items()]
-    return [f"No run is best in every figure, and no SLO says which one counts. The lowest: {'; '.join(parts)}."]
+    return [f"No run is best in every figure, and there is no SLO to decide. The lowest: {'; '.join(parts)}."]
 
 
 def _best(summaries: Summaries, first: str, rivals: Sequence[str]) -> str:

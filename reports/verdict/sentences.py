@@ -15,10 +15,7 @@ from simulator.metrics.outcomes import ATTAINMENT
 from simulator.metrics.overload import Overload
 from simulator.metrics.slo import Slo
 
-_UNPAIRED = (
-    "The runs differ in workload, seed or SLO: each figure is that of its own run, and no run is recommended over "
-    "another."
-)
+_UNPAIRED = "The runs differ in workload, seed or SLO, so no run is recommended."
 
 
 def verdict_words(
@@ -89,7 +86,7 @@ def _slo(summaries: Summaries, slo: Slo | None, against: Mapping[str, Judged], f
 def _same(summaries: Summaries, first: str | None) -> list[str]:
     """Runs between which there is nothing to choose, each group once."""
     groups = dict.fromkeys(tuple(twins(summaries, label)) for label in summaries)
-    said = [f"All numbers of {joined(same)} are the same." for same in groups if len(same) > 1]
+    said = [f"{joined(same)} have equal numbers." for same in groups if len(same) > 1]
     if first is not None and (others := alike(summaries, first)):
         said.append(f"With {seeds(summaries)} seeds, {joined(others)} cannot be told apart from {first}.")
     return said

@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 ALONE, SHORTEST, LATE, FLUID, MEMORY = "alone", "shortest remaining work", "Moore-Hodgson", "fluid", "memory"
 ROUNDING = 1e-9  # by so large a share a run may come out better, as it adds up other numbers
 PERCENTILES = {"median": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_MOVING = "arrivals follow answers: of latencies, that of each request alone is all that holds for every scheduler"
+_MOVING = "arrivals follow answers: the only bound on latency is that of each request alone"
 _WHOLE = "answers come whole: there is no time between tokens"
 
 

@@ -67,7 +67,7 @@ def _server(scenario: Scenario) -> Server:
     if scenario.fleet is not None:
         raise InputError("a fleet has replicas of several kinds, or a number of them that changes")
     if scenario.hardware.enable_expert_parallel:
-        raise InputError("the replicas' steps are common ones, whose price is not that of each")
+        raise InputError("the replicas step together, so the price of a step is not that of one replica")
     if scenario.hardware.pipeline_parallel > 1:
         raise InputError("a pipeline has several steps in flight, of which each stage computes a part")
     if scenario.engine.speculative_config is not None:

@@ -19,7 +19,7 @@ FILES = tuple(f"{law}.{ending}" for law in LAWS for ending in ("yaml", "csv"))
 def table(report: Report) -> str:
     """Write a row for each law, without a final newline."""
     width = max(map(len, LAWS))
-    lines = [f"{'law':<{width}}  tried  result   what it says"]
+    lines = [f"{'law':<{width}}  tried  result   meaning"]
     for law, (words, _) in LAWS.items():
         lines.append(f"{law:<{width}}  {report.tried[law]:>5}  {_result(report, law):<7}  {words}")
     return "\n".join(lines)

@@ -204,7 +204,7 @@ def _model(text: str) -> Model_:
     from simulator.errors import InputError
 
     if not text:
-        raise InputError("the rows do not say of which model they are", hint="--model M (batchlab list models)")
+        raise InputError("the rows do not name their model", hint="--model M (batchlab list models)")
     return model_of(text)
 
 

@@ -102,7 +102,7 @@ def ask(
 ) -> None:
     """Say which few shapes to measure, as commands: those that make the prediction's interval narrowest.
 
-    Before anything is measured the interval is that of real servers whose predictions were held against them.
+    Before the first measurement the interval is that of predictions for real servers.
     """
     from calibration.ask import ask as choose
     from calibration.ask import candidates
@@ -122,7 +122,7 @@ def ask(
         held = {"shapes": [each.case() for each in asked.shapes], "interval_width": told, "commands": commands}
         typer.echo(to_json({**held, "before": known.why}), nl=False)
         return
-    typer.echo(f"now: {known.why}; a step lies with 90 % in an interval whose ends are {asked.now:.2f} times apart")
+    typer.echo(f"now: {known.why}; 90 % of steps lie in an interval whose ends are {asked.now:.2f} times apart")
     typer.echo(
         f"with these {len(asked.shapes)} shapes: {asked.after:.2f} times; with all {len(shapes)}: {asked.with_all:.2f}"
     )

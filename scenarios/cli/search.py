@@ -51,7 +51,7 @@ def search(
     """Search a better policy for a scenario, and prove it.
 
     Candidates are shipped policies, their settings, and compositions: order of the queue, caps, cadence, shedding. They
-    race on one part of the traffic. The best is held against the scenario's own policy on the rest. --out gets the
+    race on one part of the traffic. The best is compared with the scenario's own policy on the rest. --out gets the
     policy as a file, a scenario that runs it, all trials and a report. A search that was stopped goes on there.
     """
     from scenarios.plan.goal import parse_goal

@@ -92,7 +92,7 @@ def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -
 
     if (file := find_study(given)) is not None:
         if vary:
-            raise InputError("a study file says itself what varies", file="--vary", hint="change `vary:` in the file")
+            raise InputError("a study file has its own `vary:`", file="--vary", hint="change `vary:` in the file")
         return load_study(file, changed, seeds)
     if not vary:
         raise InputError(

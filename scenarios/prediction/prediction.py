@@ -139,7 +139,7 @@ def _outside(
     for built in fleet:
         gpu = built.group.scenario.resolve_gpu().name
         if gpu.removesuffix(CHANGED) not in residuals.gpus or gpu.endswith(CHANGED):
-            found[f"no run of a server on {gpu} was held against its prediction"] = None
+            found[f"no measured run of a server on {gpu} tests the prediction"] = None
         for remark in built.parts.cost.remarks(records.rows):
             if "lie outside of what" in remark:
                 found[remark.removeprefix("warning: ")] = None

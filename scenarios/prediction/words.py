@@ -18,7 +18,7 @@ def prediction_words(entry: Mapping[str, Any]) -> str:
         f"{_SHORT[name][0]} {_figure(ends['low'])} to {_figure(ends['high'])} {_SHORT[name][1]}"
         for name, ends in entry["metrics"].items()
     ]
-    return f"a real server lies with {100 * entry['coverage']:g} % in {', '.join(parts)} ({entry['why']})"
+    return f"{100 * entry['coverage']:g} % of similar real servers fell in {', '.join(parts)} ({entry['why']})"
 
 
 def _figure(value: float) -> str:

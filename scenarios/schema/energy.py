@@ -18,5 +18,5 @@ class EnergyConfig(Strict):
 
     tdp_w: Annotated[Watts | None, doc("power limit of a GPU; null: the datasheet's"), Unit("W")] = None
     grams_co2_per_kwh: Annotated[
-        Annotated[float, Field(ge=0, le=1e4)] | None, doc("CO2 of the grid; null: none is told"), Unit("g/kWh")
+        Annotated[float, Field(ge=0, le=1e4)] | None, doc("CO2 of the grid; null: not reported"), Unit("g/kWh")
     ] = None

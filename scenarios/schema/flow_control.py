@@ -43,7 +43,7 @@ class FlowControlConfig(Strict):
         doc("which class of a priority is next: that of the foremost request, or each in turn"),
     ] = _USUAL.fairness
     ordering: Annotated[Ordering, doc("which request of a class is next: by arrival, or by deadline")] = _USUAL.ordering
-    ttl_s: Annotated[PositiveTime | None, doc("time that a request waits at most; null: for ever")] = _USUAL.ttl_s
+    ttl_s: Annotated[PositiveTime | None, doc("longest wait of a request; null: no limit")] = _USUAL.ttl_s
     max_requests: Annotated[_Most, doc("requests that wait at most; more are shed; null: no limit")] = (
         _USUAL.max_requests
     )

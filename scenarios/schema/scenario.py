@@ -102,8 +102,8 @@ class Scenario(Strict):
         doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
-    cost: Annotated[Cost, doc("source of the step times; of a policy that is a server's, left out: auto")] = (
-        RooflineCostConfig(kind="roofline")
+    cost: Annotated[Cost, doc("source of the step times; default for a server's policy: auto")] = RooflineCostConfig(
+        kind="roofline"
     )
     host: Annotated[HostConfig | None, doc("time that the host adds to a step; null: that of the policy's engine")] = (
         None
@@ -144,7 +144,7 @@ class Scenario(Strict):
     ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
-    energy: Annotated[EnergyConfig | None, doc("power of the GPUs, for joules a token; null: not told")] = None
+    energy: Annotated[EnergyConfig | None, doc("power of the GPUs, for joules a token; null: not reported")] = None
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
     _defaults: Defaults | None = PrivateAttr(default=None)

@@ -28,7 +28,7 @@ def answer(found: Searched) -> str:
     moved = f"{change} on traffic that the search never saw ({difference(found.aim.metric, proof.difference)})"
     if math.isnan(proof.difference.low):
         few = f"{proof.difference.n:,} requests are too few"
-        why = few if proof.difference.n > 1 else "the metric is none of single requests and there is one run"
+        why = few if proof.difference.n > 1 else "the metric is not one of single requests, and there is one run"
         return (
             f"Nothing proven: {moved}; there is no interval of it, for {why}. "
             "Keep the scenario's own policy, or search on drawn traffic."

@@ -157,7 +157,7 @@ def _read_file(read: Read, launch: Launch, flag: str, file: str, files: Mapping[
     """Read a file of flags that a command names: flags win over those of a file, options of a file over flags."""
     path = Path(file)
     if path.name not in files and not path.is_file():
-        notes.append(f"warning: {flag} {file} is no file here: what it says is not taken")
+        notes.append(f"warning: {flag} {file} is not a file here, so its settings are missing")
         return
     try:
         data = yaml.safe_load(files[path.name] if path.name in files else path.read_text(encoding="utf-8"))

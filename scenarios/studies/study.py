@@ -142,7 +142,7 @@ def load_study(
         what = "both `vary` and `points`" if file.vary is not None else "neither `vary` nor `points`"
         raise origin.error([Finding((), f"has {what}", "one of them says what the points are")])
     if file.points is not None and file.samples is not None:
-        raise origin.error([Finding(("samples",), "goes with `vary`, not with `points`")])
+        raise origin.error([Finding(("samples",), "needs `vary`, not `points`")])
     axes = [_axis(keys, values, folder, origin) for keys, values in (file.vary or {}).items()]
     points = file.points
     listed = None if points is None else [_list_point(point, folder, origin, i) for i, point in enumerate(points)]

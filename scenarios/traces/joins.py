@@ -43,7 +43,11 @@ def targets_of(columns: Columns, names: Sequence[str] | None, file: str, *, whol
             if (columns.arrival[target], target) > (columns.arrival[place], place):
                 circle = _waits_for(target, own[place], given, places)
                 what = "which waits for it in turn" if circle else "which arrives later"
-                hint = "each in a circle would wait for ever" if circle else "an arrival_time_s as it was recorded"
+                hint = (
+                    "each request in a circle would wait for another"
+                    if circle
+                    else "an arrival_time_s as it was recorded"
+                )
                 raise _refused(columns, place, name, what, file, f"{hint} (line {columns.line[target]})")
             known.append(target)
         found.append(tuple(known))

@@ -87,7 +87,7 @@ def kinds_of_layers(config: Mapping[str, Any], usual: str, interval_key: str) ->
     if "layers_block_type" in config:
         return _blocks(config["layers_block_type"])
     if config["model_type"] == "nemotron_h":
-        raise InputError("config.json: neither hybrid_override_pattern nor layers_block_type says its layers")
+        raise InputError("config.json: hybrid_override_pattern or layers_block_type is missing, which lists the layers")
     if config.get("layer_types"):
         words = config["layer_types"]
         if not isinstance(words, list):

@@ -172,7 +172,7 @@ def read_model_config(path: Path) -> Model:
     except (ValueError, RecursionError):
         raise InputError(f"{path} is not JSON", hint="a model's config.json, as on its page at Hugging Face") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path} holds no mapping", hint="a model's config.json, as on its page at Hugging Face")
+        raise InputError(f"{path} is not a mapping", hint="a model's config.json, as on its page at Hugging Face")
     name = path.absolute().parent.name if path.name == "config.json" else path.stem
     return model_from_config(data, name or "custom")
 

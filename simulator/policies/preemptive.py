@@ -50,7 +50,7 @@ class Preemptive:
         object.__setattr__(self, "_limits", limits)
         if self.preemption_mode == "pause" and self.victim not in (None, "lowest_priority"):
             raise ValueError(
-                f"preemption_mode pause goes with victim lowest_priority, not {self.victim}: "
+                f"preemption_mode pause needs victim lowest_priority, not {self.victim}: "
                 "the paused are the least important, and they leave first"
             )
 

@@ -59,7 +59,7 @@ def test_tokens_and_context_give_the_linear_cost(tmp_path: Path, unit: str, fact
     ("header", "words"),
     [
         ("tokens,context,time", "no column of times"),
-        ("tokens,ms", "do not say what the steps computed"),
+        ("tokens,ms", "no column has the work of the steps"),
         ("tokens,context,ms", "too few to fit"),
     ],
 )

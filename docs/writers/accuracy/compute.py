@@ -14,9 +14,9 @@ COMPOSED_HOST = "0.18"
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from docs.writers.accuracy.data import Files
     from docs.writers.accuracy.sensitivity import Sensitivity
     from docs.writers.accuracy.silicon import KernelsOf
+    from docs.writers.tables import Files
 
 SENSITIVE = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2", "measured-rtxpro6000-qwen3-30b-a3b")
 """A server short of memory, one whose GPUs add up what they compute, and one whose GPUs share experts."""
@@ -24,9 +24,9 @@ SENSITIVE = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2", "meas
 
 def write(folder: Path) -> None:
     """Write accuracy.md, its figure and its data into `folder`. Raises InputError without the measurements."""
-    from docs.writers.accuracy.data import write_files
     from docs.writers.accuracy.page import FIGURE
     from docs.writers.accuracy.picture import sensitivity_picture
+    from docs.writers.tables import write_files
     from reports.files import write
 
     text, files, sensitivities = compute()

@@ -1,13 +1,6 @@
-"""Data files of the site: every figure of which a page shows the summary, as CSV.
+"""Data files of accuracy.md: every figure of which the page shows the summary. Errors are in per cent."""
 
-Files lie in `docs/data`; errors are in per cent. A page links each of them, with its columns (`about`).
-"""
-
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -15,11 +8,8 @@ import numpy as np
 from docs.writers.accuracy.composed import LeftOut
 from docs.writers.accuracy.possible import contradicts_itself
 from docs.writers.accuracy.silicon import Scored, grouped
-from docs.writers.tables import Rows
+from docs.writers.tables import Files, csv_text
 from simulator.timing.tables import Tables
-
-Files = Mapping[str, str]
-"""Text by path, from the folder of pages."""
 
 HELD_OUT = "data/held-out-errors.csv"
 ROWS_LEFT_OUT = "data/kernel-rows-left-out.csv"
@@ -30,27 +20,6 @@ COUNTS = {"cold": "cold", "rejected": "impossible", "disturbed": "disturbed"}
 """Rows of a source that were corrected or left out: the key of the tables, and the word of the pages."""
 
 _FIGURES = {"mape": "mean", "median": "median", "p95": "p95", "bias": "bias"}
-
-
-def csv_text(head: Sequence[str], rows: Rows) -> str:
-    """A CSV file with its head."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def write_files(folder: Path, files: Files) -> None:
-    """Write the files into the folder of pages."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-
-
-def about(path: str, columns: str) -> str:
-    """The line of a page that links a file and names its columns."""
-    return "\n".join(wrap(f"[{path.removeprefix('data/')}]({path}) has every row: {columns}.", 120))
 
 
 def held_out(documents: Iterable[Mapping[str, Any]]) -> str:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docs.writers.accuracy.data import Files, about, csv_text
 from docs.writers.accuracy.newcomer import FULL, KEYS, NEWCOMER, size_of
 from docs.writers.accuracy.others import kept
 from docs.writers.accuracy.score_table import score_table
-from docs.writers.tables import table
+from docs.writers.tables import Files, about, csv_text, table
 
 NEWCOMER_DATA = "data/newcomer-servers.csv"
 APART_DATA = "data/disaggregated-runs.csv"
@@ -18,8 +17,8 @@ A newcomer's scenario has the model, the GPU, the parallel sizes, the version an
 that is known of the server. Each line between them leaves one key out of the full scenario, and so shows what that key
 is worth. Keys that are left out take the defaults of `vllm serve` (SGLang, TensorRT-LLM) of that version on that GPU,
 and `cost` the best there is ([Scenarios](scenarios.md#defaults)). So a server that was started with other flags is off
-by their effect: the first two servers had `--max-num-seqs 128`, and the default is 1,024. Error = simulated / measured
-- 1.
+by their effect: the first two servers had `--max-num-seqs 128`, and the default is 1,024. An error is (simulated -
+measured) / measured.
 
 ## Servers with a log of every request
 

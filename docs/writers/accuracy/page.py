@@ -6,7 +6,7 @@ from typing import Any
 
 from docs.writers.accuracy.cases import CaseResult
 from docs.writers.accuracy.composed import LeftOut
-from docs.writers.accuracy.data import CLOSED_LOOP, about
+from docs.writers.accuracy.data import CLOSED_LOOP
 from docs.writers.accuracy.possible import contradicts_itself, possible_section
 from docs.writers.accuracy.sensitivity import Sensitivity
 from docs.writers.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, median_error
@@ -22,7 +22,7 @@ from docs.writers.accuracy.tables_page import (
     tables_section,
     uneven_section,
 )
-from docs.writers.tables import table
+from docs.writers.tables import about, table
 from scenarios.validate.compare import Validation
 from simulator.timing.tables import Tables
 

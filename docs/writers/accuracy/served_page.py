@@ -7,12 +7,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from docs.writers.accuracy.data import Files, about, csv_text, write_files
 from docs.writers.accuracy.floor import floor_lines
 from docs.writers.accuracy.score_table import score_table
 from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
-from docs.writers.tables import table
+from docs.writers.tables import Files, about, csv_text, table, write_files
 from reports.files import write
 from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, WARM
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from docs.writers.accuracy.composed import LeftOut, median_percent
-from docs.writers.accuracy.data import HELD_OUT, MODELS_LEFT_OUT, ROWS_LEFT_OUT, about
-from docs.writers.tables import table
+from docs.writers.accuracy.data import HELD_OUT, MODELS_LEFT_OUT, ROWS_LEFT_OUT
+from docs.writers.tables import about, table
 from simulator.timing.tables import Tables
 
 _HEAD = """## Models composed of tables

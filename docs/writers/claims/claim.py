@@ -12,11 +12,17 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the page. Cells are text already; the first column is of names, the others of numbers."""
+    """A table of the page. Cells are text already; the first column is of names, the others of numbers.
+
+    With `data` the table is a data file of that name, which the page links: a row for each cell, whose `parts` have a
+    dot between them.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    data: str = ""
+    parts: Sequence[str] = ()
 
 
 Columns = Mapping[str, tuple[str, float, str]]

@@ -5,8 +5,9 @@ from functools import cache
 
 from docs.writers.claims import latency, memory, ratios, steps, systems
 from docs.writers.claims.claim import Claim, ClaimResult
-from docs.writers.claims.markdown import expected_lines, filled, table_lines
+from docs.writers.claims.markdown import filled, table_lines
 from docs.writers.claims.runs import run
+from docs.writers.tables import Files, csv_text
 
 CLAIMS: tuple[Claim, ...] = tuple(
     sorted(
@@ -17,11 +18,11 @@ CLAIMS: tuple[Claim, ...] = tuple(
 
 _HEAD = """# Common claims about batching, tested
 
-Each claim is a shipped scenario (`batchlab run {first}`). Its head holds the claim and the expected figures. This page
-is written from the runs (`make pages PAGES=claims`); a test keeps it true. All times come from cost models (`cost:` in
-each scenario), so they show what scheduling alone does on one GPU. Each run has one seed unless it says otherwise.
-Another seed moves ratios by some 10 %, and more where a few long answers decide. Expected figures are derived where
-that is possible, with the reason beside them. The others are those of a first run, kept so that a change is seen.
+Each claim is a shipped scenario (`batchlab run {first}`). This page is written from the runs (`make pages
+PAGES=claims`). All times come from cost models (`cost:` in each scenario), so they show the effect of scheduling alone
+on one GPU. Each run has one seed unless it says otherwise; another seed moves ratios by some 10 %.
+[claims.csv](data/claims.csv) has the expected and the measured figures of each claim, and why they are expected:
+derived where possible, else from a first run.
 
 `orca` is continuous batching in its plainest form, with prompts in the same steps as decodes. `continuous` gives
 prompts steps of their own. `chunked_prefill` is vLLM's scheduler. All have the same slots as static batching, unless
@@ -41,6 +42,23 @@ def page() -> str:
     """The whole page, as Markdown."""
     rows = [overview_row(claim) for claim in CLAIMS]
     return "\n\n".join(["\n".join([head(), *rows]), *(section(claim) for claim in CLAIMS)]) + "\n"
+
+
+DATA = "data/claims.csv"
+
+
+def files() -> Files:
+    """Expected and measured figures of every claim."""
+    rows = [row for claim in CLAIMS for row in figure_rows(claim)]
+    return {DATA: csv_text(("claim", "figure", "expected", "measured", "why"), rows)}
+
+
+def figure_rows(claim: Claim) -> list[tuple[object, ...]]:
+    """The rows of a claim in the data file."""
+    figures = measured(claim).figures
+    return [
+        (claim.number, one.figure, one.written, f"{figures[one.figure]:.4g}", one.why) for one in claim.head.expected
+    ]
 
 
 def head() -> str:
@@ -77,5 +95,3 @@ def _section(claim: Claim) -> Iterator[str]:
     yield f"Where it holds: {filled(claim.holds, found.figures)}"
     yield ""
     yield f"Where it does not: {filled(claim.fails, found.figures)}"
-    yield ""
-    yield from expected_lines(head.expected, found.figures)

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-from docs.writers.studies.study import Study, page
+from docs.writers.studies.study import Study, data_files, page
 
 __all__ = ["Study", "studies", "write"]
 
@@ -26,8 +26,10 @@ def studies() -> dict[str, Study]:
 def write(folder: Path, study: Study) -> None:
     """Run a study, and write its page and its picture into `folder`."""
     from docs.writers.studies.panels import panels_picture
+    from docs.writers.tables import write_files
     from reports.files import write
 
     found = study.measure()
     write(folder / study.picture, panels_picture(study.name, found.panels).png)
     write(folder / f"{study.name}.md", page(study, found))
+    write_files(folder.parent, data_files(found))

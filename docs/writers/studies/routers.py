@@ -117,11 +117,8 @@ def _foreseen(by_setting: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Ta
         ]
         for router in ROUTERS
     ]
-    what = (
-        "Prefix hits in %: found · at most, by caches that know the future, with this router's choices · and with one"
-        " memory as large as all"
-    )
-    return Table(["router", *(f"{setting} replicas" for setting in SETTINGS)], rows, what)
+    head = ["router", *(f"{setting} replicas" for setting in SETTINGS)]
+    return Table(head, rows, data="routers-hits.csv", parts=("hits_found", "hits_at_most", "hits_one_memory"))
 
 
 def _lags(late: Mapping[tuple[str, int], Mapping[str, float]]) -> Table:
@@ -149,10 +146,8 @@ def _regrets(by_setting: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Tab
         ]
         for router in ROUTERS
     ]
-    what = (
-        "Mean TTFT in ms · prefix hits in % · regret: overlap lost in % of the prompt tokens · requests queued too many"
-    )
-    return Table(head, rows, what)
+    parts = ("mean_ttft_ms", "hits", "overlap_lost", "queued_too_many")
+    return Table(head, rows, data="routers-regret.csv", parts=parts)
 
 
 def _table(found: Mapping[str, Mapping[str, float]]) -> Table:

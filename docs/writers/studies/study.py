@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from docs.writers.claims.claim import Expectation, Figures, Table
 from docs.writers.claims.markdown import expected_lines, filled, table_lines
+from docs.writers.tables import Files, csv_text
 from scenarios.schema.loader import header
 
 
@@ -90,6 +91,22 @@ def read_head(scenario: str) -> Head:
     return Head(title, " ".join(re.sub(r"\n# +", " ", question[1]).split()), tuple(commands))
 
 
+def data_files(found: StudyResult) -> Files:
+    """The tables that are data files, a row for each cell."""
+    return {
+        f"data/{table.data}": csv_text(
+            (table.head[0], "setting", *table.parts),
+            [
+                (row[0], setting, *cell.split(" · "))
+                for row in table.rows
+                for setting, cell in zip(table.head[1:], row[1:], strict=True)
+            ],
+        )
+        for table in found.tables
+        if table.data
+    }
+
+
 def page(study: Study, found: StudyResult) -> str:
     """The study's page, as Markdown."""
     return "\n".join(_page(study, found)) + "\n"
@@ -110,7 +127,11 @@ def _page(study: Study, found: StudyResult) -> Iterator[str]:
         yield filled(paragraph, found.figures)
     for table in found.tables:
         yield ""
-        yield from table_lines(table)
+        if table.data:
+            columns = ", ".join(table.parts)
+            yield f"[{table.data}](../data/{table.data}) has {columns} of every {table.head[0]} in every setting."
+        else:
+            yield from table_lines(table)
     yield ""
     yield f"Where it does not hold: {filled(study.limits, found.figures)}"
     yield ""

@@ -74,7 +74,7 @@ def _index(items: list[Any], part: str, here: str, name: str) -> int:
     near = nearest(part, named)
     hint = f"did you mean {here}.{near}?" if near else (f"or by name: {', '.join(named)}" if named else None)
     allowed = f"0 to {len(items) - 1}" if items else "none, it is empty"
-    raise InputError(f"{here} is a list: {part!r} is none of its indices ({allowed})", file=name, hint=hint)
+    raise InputError(f"{here} is a list: {part!r} is not one of its indices ({allowed})", file=name, hint=hint)
 
 
 def _pop_key(mapping: Mapping[Any, object], parts: list[str]) -> Any:

@@ -51,4 +51,4 @@ def test_a_run_without_an_interval_has_a_dash_and_none_has_no_block() -> None:
 def test_the_note_names_each_reason_once_and_what_runs_share(whys: tuple[str, str], said: str) -> None:
     note = prediction_note({str(place): [run(1.0, 2.0, why)] for place, why in enumerate(whys)})
     assert said in note
-    assert "their order is surer" in note
+    assert "their order is more certain" in note

@@ -44,7 +44,7 @@ def test_p99_of_200_requests_has_a_warning_and_no_upper_end() -> None:
     text = verdict_table({"a": [summarize(records)]}, None, {"a": facts(records, None)})
     assert ", -]" in text
     assert "-: too few requests for that end" in text.replace("\n", " ")
-    assert "TTFT p99 and E2E p99 are uncertain: the run is worth 200 independent requests" in " ".join(text.split())
+    assert "TTFT p99 and E2E p99 are uncertain: the run is worth 71 independent requests" in " ".join(text.split())
     assert "p99 needs 368." in text
 
 

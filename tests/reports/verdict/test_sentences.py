@@ -98,7 +98,7 @@ def test_without_an_slo_a_run_must_be_best_at_every_tail() -> None:
     )
     mixed = summary(p99_ttft_ms=80.0, p99_tpot_ms=40.0)
     found = words({"a": [summary()], "b": [mixed]}, None)
-    said = "No run is best in every figure, and no SLO says which one counts. "
+    said = "No run is best in every figure, and there is no SLO to decide. "
     assert found[0].startswith(f"{said}The lowest: TTFT p99 80 ms")
     assert "TPOT p99 20 ms" in found[0]
 
@@ -155,7 +155,9 @@ def test_seeds_that_disagree_about_the_slo() -> None:
     runs = [summary(slo_attainment=value) for value in (0.98, 1.0, 0.995)]
     assert "3 seeds are too few to tell whether a (99.2 %) keeps it." in text({"a": runs})
     other = [summary(slo_attainment=0.5, p99_ttft_ms=value) for value in (3000.0, 3100.0, 3200.0)]
-    assert words({"a": runs, "b": other})[0] == ("Perhaps a: 3 seeds are too few to say whether any run keeps the SLO.")
+    assert words({"a": runs, "b": other})[0] == (
+        "Perhaps a: 3 seeds are too few to decide whether any run keeps the SLO."
+    )
 
 
 def test_slo_text() -> None:
@@ -174,20 +176,20 @@ def test_slo_text() -> None:
 def test_twins_are_said_once_and_recommended_together() -> None:
     found = words({"static": [BAD], "a": [summary()], "b": [summary()]})
     assert found[0] == "Take a or b at this load: no other run keeps the SLO."
-    assert "All numbers of a and b are the same." in found
+    assert "a and b have equal numbers." in found
     assert sum("a and b" in sentence for sentence in found) == 2, "and judged once"
     assert "are the same" not in text({"static": [BAD], "a": [summary()]})
 
 
 def test_nothing_to_choose() -> None:
-    assert words({"a": [summary()], "b": [summary()]})[0] == "There is nothing to choose between the runs."
+    assert words({"a": [summary()], "b": [summary()]})[0] == "The runs are equal."
 
 
 def test_seeds_that_cannot_tell_runs_apart() -> None:
     one = [summary(p99_ttft_ms=value) for value in (100.0, 200.0, 150.0)]
     two = [summary(p99_ttft_ms=value) for value in (230.0, 120.0, 190.0)]
     assert "With 3 seeds, b cannot be told apart from a." in words({"a": one, "b": two})
-    assert words({"a": one, "b": two})[0] == "There is nothing to choose between the runs."
+    assert words({"a": one, "b": two})[0] == "The runs are equal."
     apart = [summary(p99_ttft_ms=value) for value in (1100.0, 1200.0, 1150.0)]
     assert "cannot be told" not in text({"a": one, "b": apart})
 
@@ -244,6 +246,6 @@ def test_runs_of_other_workloads_are_not_ranked() -> None:
     runs = {"a": [summary(slo_attainment=1.0)], "b": [summary(slo_attainment=0.5, saturated=True)]}
     assert verdict_words(runs, SLO)[0].startswith("Take a")
     found = " ".join(verdict_words(runs, SLO, paired=False))
-    assert "no run is recommended over another" in found
+    assert "so no run is recommended" in found
     assert "Take" not in found
     assert "b is saturated" in found, "what is said of a run alone stays"

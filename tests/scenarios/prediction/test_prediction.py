@@ -48,7 +48,7 @@ def test_a_closed_loop_has_an_interval_of_each_metric() -> None:
     assert all(ends["low"] < ends["high"] for ends in entry["metrics"].values())
     rate, answer = (entry["metrics"][name] for name in ("request_throughput", "mean_e2el_ms"))
     assert rate["low"] * answer["high"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"])
-    assert "a real server lies with 90 % in mean TTFT" in prediction_words(entry)
+    assert "90 % of similar real servers fell in mean TTFT" in prediction_words(entry)
 
 
 def test_a_server_whose_first_requests_count_may_be_cold() -> None:
@@ -74,7 +74,7 @@ def test_outside_of_the_envelope_it_says_so_and_how_far() -> None:
     inside = run(scenario(cost={"kind": "roofline"})).summary[PREDICTION]
     outside = run(scenario(cost={"kind": "roofline"}, hardware={"gpu": "l4"})).summary[PREDICTION]
     assert outside["envelope"] == "outside"
-    assert "outside the measured envelope: no run of a server on l4" in outside["why"]
+    assert "outside the measured envelope: no measured run of a server on l4" in outside["why"]
     assert width(outside, "mean_tpot_ms") > 1.3 * width(inside, "mean_tpot_ms")
 
 

@@ -257,7 +257,7 @@ OVERRIDES: dict[str, tuple[str, list[str]]] = {
     "through a text": ("model.layers=4", ["model is the text 'llama-3.1-8b'", "--set 'model={layers: ...}'"]),
     "index out of range": ("workload.classes.3.priority=1", ["workload.classes is a list", "'3'", "0 to 0", "chat"]),
     "index misspelt": ("workload.classes.caht.priority=1", ["did you mean workload.classes.chat?"]),
-    "index negative": ("workload.classes.-1.priority=1", ["'-1' is none of its indices"]),
+    "index negative": ("workload.classes.-1.priority=1", ["'-1' is not one of its indices"]),
     "in a class": ("workload.classes.0.priority=high", ["workload.classes.0.priority: must be a whole number"]),
     "contradiction": (
         "workload.trace={path: t.csv}",

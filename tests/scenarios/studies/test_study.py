@@ -128,7 +128,7 @@ def engine_value(study: Study, place: int, key: str) -> object:
         ("scenario: quickstart\nvary:\n  a: {from: 1, to: 2, steps: 2, by: 3}\n", "3:", "unknown key 'by'"),
         ("scenario: quickstart\nvary:\n  a, b: [1]\n", "3:", "each value is a list of 2"),
         ("scenario: quickstart\nvary: {a: [1], 'a, b': [[1, 2]]}\n", "2:", "a is varied twice"),
-        ("scenario: quickstart\npoints: [{a: 1}]\nsamples: 3\n", "3:", "goes with `vary`"),
+        ("scenario: quickstart\npoints: [{a: 1}]\nsamples: 3\n", "3:", "needs `vary`"),
         ("scenario: quickstart\npoints: [{seed: 1}]\n", "2:", "is set by `seeds`"),
         (
             "scenario: quickstart\npoints:\n  - {engine.policy: static}\n  - {engine.max_num_seq: 1}\n",

@@ -87,7 +87,7 @@ def test_a_part_waits_for_what_it_has(tmp_path: Path) -> None:
         ("0,9,2,alpha,,,\n1,9,2,b,alpha alpah,,\n", 3, "'alpah', which is no request", "did you mean alpha?"),
         ("0,9,2,a,,,\n1,9,2,b,a b,,\n", 3, "'b', which is itself", "leave it out"),
         ("0,9,2,a,b,,\n1,9,2,b,,,\n", 2, "'b', which arrives later", "(line 3)"),
-        ("0,9,2,a,c,,\n1,9,2,b,a,,\n2,9,2,c,b,,\n", 2, "'c', which waits for it in turn", "would wait for ever"),
+        ("0,9,2,a,c,,\n1,9,2,b,a,,\n2,9,2,c,b,,\n", 2, "'c', which waits for it in turn", "in a circle would wait"),
     ],
 )  # fmt: skip
 def test_each_wrong_name_is_refused(tmp_path: Path, rows: str, line: int, what: str, hint: str) -> None:

@@ -154,7 +154,7 @@ def test_yarn_stretches_the_context() -> None:
         (llama(num_key_value_heads=5), ["num_key_value_heads (5) must divide num_attention_heads (32)"]),
         ({**CONFIGS["glm-5"], "index_topk_freq": 4}, ["index_topk_freq 4"]),
         ({**CONFIGS["nemotron-3-nano-30b-a3b"], "layers_block_type": ["mamba", "conv"]}, ["layers_block_type"]),
-        ({"model_type": "nemotron_h", "num_hidden_layers": 2}, ["neither hybrid_override_pattern nor"]),
+        ({"model_type": "nemotron_h", "num_hidden_layers": 2}, ["layers_block_type is missing"]),
         ({"model_type": "llama", "index_topk": 8}, ["index_topk means sparse attention"]),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What people say: every claim's figures are as expected, and the page says what its runs say."""
 
+import csv
 import math
 import re
 import shlex
@@ -49,6 +50,9 @@ def test_measures_what_is_expected_and_the_page_says_so(claim: Claim) -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert f"\n{pages.overview_row(claim)}\n" in written, AGAIN
     assert f"\n\n{pages.section(claim)}\n" in written, AGAIN
+    with (ROOT / "docs" / pages.DATA).open(encoding="utf-8", newline="") as file:
+        kept = [tuple(row) for row in csv.reader(file) if row[0] == str(claim.number)]
+    assert kept == [tuple(map(str, row)) for row in pages.figure_rows(claim)], AGAIN
 
 
 def test_the_page_holds_nothing_else() -> None:

@@ -13,7 +13,7 @@ import scenarios
 from docs.writers.claims.runs import figure, run
 from docs.writers.studies import low_rates, studies
 from docs.writers.studies.panels import panels_picture
-from docs.writers.studies.study import Line, Panel, Study, page, read_head
+from docs.writers.studies.study import Line, Panel, Study, data_files, page, read_head
 from simulator.policies import built_in_policies
 from tests.shared_data import shared
 
@@ -54,6 +54,8 @@ def test_measures_what_is_expected_and_the_page_says_so(study: Study) -> None:
     written = (PAGES / f"{study.name}.md").read_text(encoding="utf-8")
     again = f"write it again: make pages PAGES={study.name}"
     assert written == page(study, found), again
+    files = data_files(found)
+    assert {name: (PAGES.parent / name).read_text(encoding="utf-8") for name in files} == files, again
     assert panels_picture(study.name, found.panels).png.startswith(b"\x89PNG")
 
 

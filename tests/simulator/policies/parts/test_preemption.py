@@ -298,7 +298,7 @@ REFUSED: list[tuple[Mapping[str, Any], Mapping[str, Any], str]] = [
     (
         {"policy": "preemptive", "preemption_mode": "pause", "victim": "most_memory"},
         {},
-        r"engine\.preemption_mode: .* pause goes with victim lowest_priority, not most_memory: the paused are",
+        r"engine\.preemption_mode: .* pause needs victim lowest_priority, not most_memory: the paused are",
     ),
     ({"policy": "preemptive", "order": "sjf"}, {}, r"engine\.order: .*\n?.*its own is: priority, then arrival"),
     ({"policy": "fastserve", "preemption_mode": "swap"}, HOST, r"its own is: swap; recompute when the host is full"),
