@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from calibration.own_steps import OwnFit
     from calibration.rows import KernelRows
     from simulator.hardware.gpus import Gpu
-    from simulator.hardware.models import Model
+    from simulator.hardware.models import Model as Model_
 
 MOST_TOKENS = 8192  # of a step that is asked for
 LOAD = 64.0  # the load (`traits_of`) by whose runs a prediction's error is taken
@@ -27,7 +27,7 @@ class Before:
     """What is believed of a model's steps on a GPU before they are measured, and why."""
 
     belief: Belief
-    model: Model
+    model: Model_
     gpu: Gpu
     why: str
     most_keys: float
@@ -130,20 +130,20 @@ def ask(
         typer.echo(f"\n{command}")
 
 
-def _repository(model: str, resolved: Model) -> str:
+def _repository(model: str, resolved: Model_) -> str:
     from simulator.hardware.models import HUGGING_FACE
 
     return model if "/" in model else HUGGING_FACE.get(resolved.name, model)
 
 
-def _vllm(shapes: Any, model: str, resolved: Model, ranks: int) -> list[str]:
+def _vllm(shapes: Any, model: str, resolved: Model_, ranks: int) -> list[str]:
     start = "vllm" if ranks == 1 else f"torchrun --nproc-per-node={ranks} -m vllm.entrypoints.cli.main"
     lines = [f"{start} bench forward --model {_repository(model, resolved)} --tensor-parallel-size {ranks}"]
     lines += [f"  --case {each.case()}" for each in shapes]
     return [" \\\n".join([*lines, "  --kv-len-jitter 0 --output-json measured.json"])]
 
 
-def _sglang(shapes: Any, model: str, resolved: Model, ranks: int) -> list[str]:
+def _sglang(shapes: Any, model: str, resolved: Model_, ranks: int) -> list[str]:
     name = _repository(model, resolved)
     serve = f"python -m sglang.launch_server --model-path {name} --tp {ranks} --disable-radix-cache \\\n"
     serve += f"  --enable-forward-pass-metrics --forward-pass-metrics-ipc-name ipc://{_SOCKET}"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reports.tables.request_tables import TableRows
     from scenarios.cli.flags import Console
-    from scenarios.schema.scenario import Scenario
+    from scenarios.schema.scenario import Scenario as Loaded
     from scenarios.validate.scraped import Figure, Scraped
 
 
 def validate_scrape(
-    chosen: Scenario,
+    chosen: Loaded,
     measured: Path,
     earlier: Path | None,
     target: Path,

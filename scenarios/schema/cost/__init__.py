@@ -5,11 +5,11 @@ The config of a kind has `kind`, its other keys, and `build(scenario)`, which ma
 
 from scenarios.schema.later import by_word
 
-_CLASSES = {
-    "linear": "LinearCostConfig",
-    "roofline": "RooflineCostConfig",
-    "profile": "ProfileCostConfig",
-    "auto": "AutoCostConfig",
+_PLACES = {
+    "linear": "scenarios.schema.cost.linear:LinearCostConfig",
+    "roofline": "scenarios.schema.cost.roofline:RooflineCostConfig",
+    "profile": "scenarios.schema.cost.profile:ProfileCostConfig",
+    "auto": "scenarios.schema.cost.auto:AutoCostConfig",
 }
-cost_at = by_word("kind", {word: f"{__name__}.{word}:{name}" for word, name in _CLASSES.items()})
+cost_at = by_word("kind", _PLACES)
 """The place of a built-in kind's config, for `later`."""

@@ -89,9 +89,9 @@ def test_sums_do_not_depend_on_the_parts(times: list[float], lengths: list[int],
 def test_too_many_different_blocks_leave_out_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "MOST_BLOCKS", 40)
     rows = ({"timestamp": t, "input_length": 10, "output_length": 2, "hash_ids": [t]} for t in range(0, 90_000, 1000))
-    facts = inspect_trace(write(tmp_path, jsonl(*rows)))
-    assert facts.prefix is None
-    assert "no prefix figures: more than 40 different blocks" in facts.notes
+    found = inspect_trace(write(tmp_path, jsonl(*rows)))
+    assert found.prefix is None
+    assert "no prefix figures: more than 40 different blocks" in found.notes
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
