@@ -6,41 +6,39 @@ which findings are told; this order only decides who is asked first.
 """
 
 from scenarios.diagnosis.finding import Rule
-from scenarios.diagnosis.rules import (
-    admission_bound,
-    chunk_size,
-    gateway,
-    kv_link,
-    load_bound,
-    long_prompts,
-    memory_bound,
-    padding,
-    preemption,
-    prefix_cache,
-    queue_time,
-    router,
-    slow_decode,
-    starvation,
-    transient_overload,
-    whole_prompts,
-)
+from scenarios.diagnosis.rules.admission_bound import RULE as ADMISSION_BOUND
+from scenarios.diagnosis.rules.chunk_size import TOO_LARGE, TOO_SMALL
+from scenarios.diagnosis.rules.gateway import RULE as GATEWAY
+from scenarios.diagnosis.rules.kv_link import RULE as KV_LINK
+from scenarios.diagnosis.rules.load_bound import RULE as LOAD_BOUND
+from scenarios.diagnosis.rules.long_prompts import RULE as LONG_PROMPTS
+from scenarios.diagnosis.rules.memory_bound import RULE as MEMORY_BOUND
+from scenarios.diagnosis.rules.padding import RULE as PADDING
+from scenarios.diagnosis.rules.preemption import RULE as PREEMPTION
+from scenarios.diagnosis.rules.prefix_cache import RULE as PREFIX_CACHE
+from scenarios.diagnosis.rules.queue_time import RULE as QUEUE_TIME
+from scenarios.diagnosis.rules.router import RULE as ROUTER
+from scenarios.diagnosis.rules.slow_decode import RULE as SLOW_DECODE
+from scenarios.diagnosis.rules.starvation import RULE as STARVATION
+from scenarios.diagnosis.rules.transient_overload import RULE as TRANSIENT_OVERLOAD
+from scenarios.diagnosis.rules.whole_prompts import RULE as WHOLE_PROMPTS
 
 RULES: tuple[Rule, ...] = (
-    padding.RULE,
-    kv_link.RULE,
-    prefix_cache.RULE,
-    gateway.RULE,
-    router.RULE,
-    starvation.RULE,
-    preemption.RULE,
-    whole_prompts.RULE,
-    long_prompts.RULE,
-    chunk_size.TOO_SMALL,
-    chunk_size.TOO_LARGE,
-    admission_bound.RULE,
-    memory_bound.RULE,
-    transient_overload.RULE,
-    queue_time.RULE,
-    slow_decode.RULE,
-    load_bound.RULE,
+    PADDING,
+    KV_LINK,
+    PREFIX_CACHE,
+    GATEWAY,
+    ROUTER,
+    STARVATION,
+    PREEMPTION,
+    WHOLE_PROMPTS,
+    LONG_PROMPTS,
+    TOO_SMALL,
+    TOO_LARGE,
+    ADMISSION_BOUND,
+    MEMORY_BOUND,
+    TRANSIENT_OVERLOAD,
+    QUEUE_TIME,
+    SLOW_DECODE,
+    LOAD_BOUND,
 )
