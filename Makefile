@@ -67,7 +67,7 @@ accuracy: $(VENV)/.dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m docs.writers.accuracy
 
 tables: $(VENV)/.dev
-	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
+	$(BIN)/python -m tools.tables $(ROOT) $(NAMES)
 
 lint: $(VENV)/.dev
 	$(BIN)/python -m ruff check
@@ -99,7 +99,7 @@ compiled-test: $(VENV)/.dev
 	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
 	cp -R tests docs pyproject.toml $(COMPILED)
-	cd $(COMPILED) && $(abspath $(BIN))/python -c "from simulator.compiled import is_compiled; assert is_compiled(), 'nothing was compiled: pip wheel -v . says why'"
+	cd $(COMPILED) && $(abspath $(BIN))/python -c "from simulator import is_compiled; assert is_compiled(), 'nothing was compiled: pip wheel -v . says why'"
 	cd $(COMPILED) && BATCHLAB_SHARED="$${BATCHLAB_SHARED:-$(abspath ../shared)}" \
 	    BATCHLAB_HYPOTHESIS=long $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs --hypothesis-seed=1 \
 	    -m "not slow and not bench" $(PYTEST_ARGS) \

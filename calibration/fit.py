@@ -6,22 +6,28 @@ from typing import Any
 import numpy as np
 
 from calibration.document import of_curve, of_experts, of_skew, of_surface
-from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, gemm_surface, joint
+from calibration.kernels import (
+    DECODE,
+    EXPERTS,
+    JOINT_AXES,
+    PREFILL,
+    KernelLaunch,
+    find_knee,
+    find_launch,
+    gemm_surface,
+    joint,
+    scheduled_surface,
+)
 from calibration.rows import STEP_OPS, KernelRows, Table, select
-from calibration.schedule import KernelLaunch, find_launch, scheduled_surface
-from calibration.skew_fit import fit_skew
-from calibration.solvers import nnls
-from calibration.surface_fit import fit_surface, is_dense
+from calibration.surface_fit import fit_surface, is_dense, nnls
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import COUNTS, StepShape
-from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.kernels import Experts, Skew
 from simulator.timing.profile.profile_cost import Options, ProfileCost
-from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profile
-from simulator.timing.profile.profile_scope import kv_precision, precision, shapes
-from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Array, Curve, Surface, make_curve
+from simulator.timing.profile.profile_schema import SCHEMA, VERSION, kv_precision, load_profile, precision, shapes
+from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, make_curve
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.assumed import (
     LINKS,
@@ -32,10 +38,57 @@ from simulator.timing.tables.assumed import (
     nominal_all_reduce,
     sampler,
 )
-from simulator.timing.tables.decodes_beside import beside_factor
-from simulator.timing.tables.estimated_skew import estimated_skew
-from simulator.timing.tables.part_sources import UNEQUAL
+from simulator.timing.tables.attention import beside_factor, estimated_skew
 from simulator.timing.tables.products import layer_products, product_curve
+from simulator.timing.tables.table_schema import UNEQUAL, fill
+
+# The cost of unequal contexts, from batches of two lengths: by batch size, share of long contexts, context.
+
+SHARES = (0.0, 0.008, 0.016, 0.023, 0.031, 0.047, 0.0625, 0.09, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 0.9, 1.0)
+"""Shares of long contexts at which the extra is kept."""
+
+
+def fit_skew(table: Table) -> Skew | None:
+    """Fit the skew to a table of `skew` rows; None where there are none.
+
+    The extra is per key of (longest - mean), the median over whatever else the rows differ in, and at least 0: a batch
+    that waits for its longest is not faster for it. With all of them long there is nothing to add.
+    """
+    if not len(table["us"]):
+        return None
+    seqs, share = table["seqs"], table["long_seqs"] / table["seqs"]
+    mean = share * table["long"] + (1.0 - share) * table["short"]
+    extra = (table["us"] - table["equal_us"]) / (table["long"] - mean)
+    alone = table["chunk"] == 0
+    sizes, contexts = np.unique(seqs), np.unique(table["short"])
+    decode = np.full((len(sizes), len(SHARES)), np.nan)
+    mixed = np.full((*decode.shape, len(contexts)), np.nan)
+    for i, size in enumerate(sizes):
+        here = seqs == size
+        decode[i] = _along_shares(share[here & alone], extra[here & alone])
+        for k, context in enumerate(contexts):
+            there = here & ~alone & (table["short"] == context)
+            mixed[i, :, k] = _along_shares(share[there], extra[there])
+    decode, mixed = np.maximum(fill(decode), 0.0), np.maximum(fill(mixed), 0.0)
+    return Skew(
+        SurfaceAxis("seqs", tuple(sizes.tolist())),
+        SurfaceAxis("share", SHARES),
+        SurfaceAxis("context", tuple(contexts.tolist())),
+        tuple(decode.ravel().tolist()),
+        tuple(mixed.ravel().tolist()),
+    )
+
+
+def _along_shares(share: Array, extra: Array) -> Array:
+    """Medians at the measured shares, straight lines between them, nothing at 1; unknown where nothing was measured."""
+    known = np.unique(share)
+    if not len(known):
+        return np.full(len(SHARES), np.nan)
+    medians = np.array([np.median(extra[share == value]) for value in known])
+    return np.asarray(np.interp(SHARES, [*known, 1.0], [*medians, 0.0]))
+
+
+# The fit of a profile.
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them test the table."""
@@ -146,7 +199,7 @@ def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
     """Fit the time of whole steps beyond their kernels: a constant, and a time for each sampled row.
 
     A device's own times do not include the wait between two steps of a server, so the assumed figure must not be added
-    to what is compared with them. Relative errors count, large ones less and less (`calibration.physics_fit`).
+    to what is compared with them. Relative errors count, large ones less and less (`calibration.surface_fit`).
     """
     steps = rows.table("step")
     kernels = ProfileCost(load_profile({**document, "host": NO_HOST}), Options(cuda_graphs=rows.is_padded))

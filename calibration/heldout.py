@@ -14,9 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
-from calibration.kernels import DECODE, GEMM, JOINT_AXES, PREFILL, SMALLEST, gemm_surface, joint
+from calibration.kernels import (
+    DECODE,
+    GEMM,
+    JOINT_AXES,
+    PREFILL,
+    SMALLEST,
+    KernelLaunch,
+    find_launch,
+    gemm_surface,
+    joint,
+)
 from calibration.rows import KernelRows, Table, select
-from calibration.schedule import KernelLaunch, find_launch
 from calibration.surface_fit import Kernel
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model

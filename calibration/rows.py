@@ -29,9 +29,10 @@ the file and set apart when read; a fit leaves it out, and refuses where many ar
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import read_text
 from simulator.errors import InputError
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
 from simulator.timing.cost import COUNTS
+from simulator.timing.profile.surface import Array
+
+# CSV files read as columns, gzipped or not; numbers are floats.
+
+Columns = dict[str, NDArray[Any]]
+
+
+TEXT = ("layer", "model", "hardware", "collective", "is_prefill")  # columns of words; all others are numbers
+
+
+def find_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns | None:
+    """Read columns of folder/name.csv or .csv.gz; None where neither exists. InputError where it lacks a column."""
+    for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
+        if path.exists():
+            return read_csv(path, columns)
+    return None
+
+
+def read_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns:
+    """Read columns as `find_columns` does. InputError where the file does not exist."""
+    if (found := find_columns(folder, name, columns)) is None:
+        raise InputError(f"no {name}.csv and no {name}.csv.gz", file=str(folder))
+    return found
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a file's text, unpacked where its name ends in .gz. The InputError of a failure calls the file `what`."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {what}: {error}", file=str(path)) from None
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> Columns:
+    """Read the named columns of a CSV file. InputError where one is missing, or holds anything but numbers."""
+    lines = csv.reader(read_text(path, "the table").splitlines())
+    header = next(lines, [])
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise InputError(f"no column {missing[0]}", file=str(path), hint=f"columns here: {', '.join(header)[:300]}")
+    places = [header.index(name) for name in columns]
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise InputError(f"{len(line)} values for {len(header)} columns", file=str(path), line=number)
+        rows.append([line[place] for place in places])
+    return {name: _typed(path, name, [row[i] for row in rows]) for i, name in enumerate(columns)}
+
+
+def _typed(path: Path, name: str, values: list[str]) -> NDArray[Any]:
+    if name in TEXT:
+        return np.array(values, dtype=np.str_)
+    numbers = np.empty(len(values))
+    for i, value in enumerate(values):
+        try:
+            numbers[i] = float(value) if value else np.nan
+        except ValueError:
+            raise InputError(f"{name} is {value!r}, not a number", file=str(path), line=i + 2) from None
+    return numbers
+
+
+# The rows.
 
 SCHEMA = "batchlab rows"
 VERSION = 1
@@ -218,3 +283,68 @@ def _take(row: dict[str, Any], columns: dict[str, dict[str, list[Any]]], path: P
         if not isinstance(value, wanted) or isinstance(value, bool) or (name == "us" and not value > 0):
             raise InputError(f"a row of {kind} with {name} = {value!r}", file=str(path), line=number)
         table[name].append(value)
+
+
+# Impossible rows, faster than the GPU's memory or arithmetic allows: taken out, counted and listed.
+#
+# Public tables hold some: pages read again from the L2 cache, broken timers.
+
+TOLERANCE = 1.03  # a row may exceed the peak by this factor: datasheets round, and clocks boost
+LISTED = 20  # most rejected rows that are described; all are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Rows of a kind that were taken out: `count` `of` all, and the first of them in words."""
+
+    kind: str
+    count: int
+    of: int
+    listed: tuple[str, ...]
+
+    def document(self) -> dict[str, object]:
+        return {"kind": self.kind, "count": self.count, "of": self.of, "first": list(self.listed)}
+
+
+def reject_impossible(rows: KernelRows, gpu: Gpu, model: Model | None) -> tuple[KernelRows, list[Rejected]]:
+    """Take out the rows that are faster than the GPU's peaks allow; return the rest, and what was taken out.
+
+    Matrix products are checked against both peaks. Attention is where the model is known: its KV heads say how many
+    bytes a key has. Other kinds are not checked.
+    """
+    rejected = []
+    for kind, table in rows.tables.items():
+        least = _least_us(kind, table, gpu, model, rows.tensor_parallel)
+        if least is None:
+            continue
+        impossible = table["us"] * TOLERANCE < least
+        if impossible.any():
+            rejected.append(_describe(kind, table, impossible, least))
+            rows = rows.keep(kind, ~impossible)
+    return rows, rejected
+
+
+def _least_us(kind: str, table: Table, gpu: Gpu, model: Model | None, ranks: int) -> Array | None:
+    """The least microseconds that each row can take."""
+    per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9)
+    per_flop = 1e6 / (gpu.bf16_tflops * 1e12)
+    if kind == "gemm":
+        m, n, k = table["m"], table["n"], table["k"]
+        return np.asarray(np.maximum(2.0 * m * n * k * per_flop, 2.0 * (n * k + m * k + m * n) * per_byte))
+    if kind == "attention" and model is not None and not model.kv_lora_rank:
+        key_bytes = 2 * model.local_kv_heads(ranks) * model.head_dim * model.kv_dtype_bytes
+        keys = table["seqs"] * table["context"] + table["chunks"] * np.where(
+            table["chunk"] > 0, table["cached"] + table["chunk"], 0.0
+        )
+        pairs = table["chunks"] * table["chunk"] * (table["cached"] + 0.5 * (table["chunk"] + 1.0))
+        flops = 4.0 * (model.heads // ranks) * model.head_dim * (pairs + table["seqs"] * table["context"])
+        return np.asarray(np.maximum(keys * key_bytes * per_byte, flops * per_flop))
+    return None
+
+
+def _describe(kind: str, table: Table, impossible: NDArray[np.bool_], least: Array) -> Rejected:
+    listed = []
+    for row in np.flatnonzero(impossible)[:LISTED]:
+        where = ", ".join(f"{name} {values[row]:g}" for name, values in table.items() if name not in ("us", "op"))
+        listed.append(f"{where}: {table['us'][row]:.4g} us, where {least[row]:.4g} is the least that the GPU could")
+    return Rejected(kind, int(impossible.sum()), len(impossible), tuple(listed))

@@ -18,18 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import read_csv, read_text
 from calibration.document import of_curve, of_surface
 from calibration.heldout import FOLDS, SEED, summary
-from calibration.physics_fit import Shape, fit_physics
-from calibration.rows import KernelRows, Table, make_table, read_rows, select
+from calibration.rows import KernelRows, Table, make_table, read_csv, read_rows, read_text, select
+from calibration.surface_fit import Shape, fit_physics
 from simulator.errors import InputError
 from simulator.timing.cost import COUNTS
 from simulator.timing.linear_cost import Linear
-from simulator.timing.profile.physics import Physics, prompt_features
 from simulator.timing.profile.profile_cost import Options, capture_sizes
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION
-from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, round_us
+from simulator.timing.profile.surface import Array, Curve, Physics, Surface, SurfaceAxis, prompt_features, round_us
 
 TIMES = {"us": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3, "latency_ms": 1e3, "s": 1e6, "seconds": 1e6}
 """Names of the column of times, and microseconds in their unit."""

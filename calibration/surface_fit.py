@@ -1,13 +1,197 @@
-"""Fit surfaces to rows: first physics, then its residuals, on the measured grid or on a coarse one."""
+"""Surfaces fitted to rows: first physics, then its residuals, on the measured grid or on a coarse one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from calibration.physics_fit import Shape, fit_physics
-from simulator.timing.profile.surface import Array, Surface, SurfaceAxis
-from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.profile.surface import Array, Physics, Sum, Surface, SurfaceAxis
+from simulator.timing.tables.table_schema import fill, steadiness
+
+# Least squares by scipy where it is installed, else in numpy alone, for a device that has nothing more.
+#
+# Both minimise the same cost over the same bounds; their results agree to what a profile is worth (a test compares
+# them), not to the last digit.
+
+
+def nnls(columns: Array, target: Array) -> tuple[Array, float]:
+    """Find coefficients x of at least 0 that bring columns @ x nearest to the target, and the distance that is left."""
+    try:
+        from scipy.optimize import nnls as solve
+    except ImportError:
+        return nnls_in_numpy(columns, target)
+    x, rest = solve(columns, target)
+    return np.asarray(x), float(rest)
+
+
+def robust_least_squares(
+    residuals: Callable[..., Array], start: Array, scale: float, args: tuple[Any, ...]
+) -> tuple[Array, float]:
+    """Find coefficients of at least 0 with the least sum of soft_l1(residual / scale), from `start` on, and that cost.
+
+    soft_l1(r) = 2 (sqrt(1 + r^2) - 1): quadratic for small residuals, linear for large ones.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        return robust_in_numpy(residuals, start, scale, args)
+    found = least_squares(
+        residuals, start, bounds=(0.0, np.inf), loss="soft_l1", f_scale=scale, x_scale="jac", args=args, max_nfev=200
+    )
+    return np.asarray(found.x), float(found.cost)
+
+
+def nnls_in_numpy(columns: Array, target: Array) -> tuple[Array, float]:
+    """Lawson and Hanson's active sets (Solving Least Squares Problems, 1974, chapter 23)."""
+    size = columns.shape[1]
+    x, free = np.zeros(size), np.zeros(size, dtype=bool)
+    tolerance = 1e-10 * max(1e-300, float(np.abs(columns.T @ target).max(initial=0.0)))
+    for _ in range(3 * size):
+        gradient = columns.T @ (target - columns @ x)
+        gradient[free] = -np.inf
+        if not (~free).any() or gradient.max() <= tolerance:
+            break
+        free[int(gradient.argmax())] = True
+        while True:
+            wanted = np.zeros(size)
+            wanted[free] = np.linalg.lstsq(columns[:, free], target, rcond=None)[0]
+            below = free & (wanted <= 0.0)
+            if not below.any():
+                break
+            step = float((x[below] / np.maximum(x[below] - wanted[below], 1e-300)).min())
+            x = x + step * (wanted - x)
+            free &= x > 1e-12 * max(1.0, float(np.abs(x).max()))
+            x[~free] = 0.0
+        x = wanted
+    return x, float(np.linalg.norm(columns @ x - target))
+
+
+def robust_in_numpy(
+    residuals: Callable[..., Array], start: Array, scale: float, args: tuple[Any, ...]
+) -> tuple[Array, float]:
+    """Levenberg and Marquardt's steps on reweighted squares, cut off at 0."""
+
+    def cost_of(x: Array) -> tuple[float, Array]:
+        rest = residuals(x, *args)
+        return float(scale**2 * (np.sqrt(1.0 + (rest / scale) ** 2) - 1.0).sum()), rest
+
+    x = np.asarray(start, dtype=np.float64).copy()
+    cost, rest = cost_of(x)
+    damping = 1e-3
+    for _ in range(200):
+        slopes = _slopes(residuals, x, rest, args)
+        weights = 1.0 / np.sqrt(1.0 + (rest / scale) ** 2)
+        gradient = slopes.T @ (weights * rest)
+        moving = (x > 0.0) | (gradient < 0.0)
+        if not moving.any():
+            break
+        normal = (slopes * weights[:, None]).T @ slopes
+        taken = False
+        while damping < 1e12:
+            bent = normal + damping * np.diag(np.maximum(np.diag(normal), 1e-12))
+            step = np.zeros_like(x)
+            step[moving] = -np.linalg.solve(bent[np.ix_(moving, moving)], gradient[moving])
+            there = np.maximum(x + step, 0.0)
+            new_cost, new_rest = cost_of(there)
+            if new_cost < cost:
+                taken = True
+                break
+            damping *= 4.0
+        if not taken:
+            break
+        gained = cost - new_cost
+        x, cost, rest, damping = there, new_cost, new_rest, max(damping / 6.0, 1e-12)
+        if gained <= 1e-8 * cost:
+            break
+    return x, cost
+
+
+def _slopes(residuals: Callable[..., Array], x: Array, rest: Array, args: tuple[Any, ...]) -> Array:
+    """Derivatives by differences, a column a coefficient."""
+    columns = []
+    for place in range(len(x)):
+        width = 1.5e-8 * max(1.0, abs(float(x[place])))
+        moved = x.copy()
+        moved[place] += width
+        columns.append((residuals(moved, *args) - rest) / width)
+    return np.column_stack(columns)
+
+
+# Physics fitted to rows: non-negative coefficients, relative errors, a robust loss.
+
+Features = Mapping[str, Array]
+
+POWERS = (1.0, 1.5, 2.0, 4.0, 8.0)
+"""Powers of the p-norm by which one resource hides another: tried in turn, the best is kept."""
+
+ROBUST_FROM = 0.1  # relative errors beyond this count less and less (scipy's soft_l1)
+
+
+MOST_ROWS = 4000
+"""Most rows that a fit uses, drawn at random from a larger table: a handful of coefficients needs no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The form of a kernel's physics, without coefficients: `terms` add up, `roofs` hide each other."""
+
+    terms: tuple[str, ...]
+    roofs: tuple[tuple[str, ...], ...]
+    constant: bool = True
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (*self.terms, *(name for roof in self.roofs for name in roof))
+
+
+def fit_physics(shape: Shape, features: Features, us: Array) -> Physics:
+    """Find the physics of that form with the least robust relative error over the rows."""
+    names = shape.features
+    if len(us) > MOST_ROWS:
+        some = np.sort(np.random.default_rng(0).permutation(len(us))[:MOST_ROWS])
+        features, us = {name: np.asarray(features[name])[some] for name in names}, us[some]
+    columns = np.column_stack([np.asarray(features[name], dtype=np.float64) for name in names])
+    columns = np.column_stack([np.ones(len(us)) if shape.constant else np.zeros(len(us)), columns])
+    start, _ = nnls(columns / us[:, None], np.ones(len(us)))
+    # Coefficients in units in which each column's typical share of the time is 1.
+    unit = np.array([1.0 / max(np.quantile(column / us, 0.9), 1e-12) for column in columns.T])
+    seen = columns.any(axis=0)  # a feature that no row has gets no cost
+    start, unit = np.where(seen, np.maximum(start / unit, 1e-3), 0.0), np.where(seen, unit, 0.0)
+    best: tuple[float, Array, float] | None = None
+    for p in POWERS if len(shape.roofs) > 1 else (1.0,):
+        x, cost = robust_least_squares(_errors, start, ROBUST_FROM, (columns * unit, us, shape, p))
+        if best is None or cost < best[0] * 0.999:
+            best = cost, x * unit, p
+    assert best is not None
+    return _physics(shape, best[1], best[2])
+
+
+def _errors(coefficients: Array, columns: Array, us: Array, shape: Shape, p: float) -> Array:
+    parts = columns * coefficients
+    total = parts[:, 0] + parts[:, 1 : 1 + len(shape.terms)].sum(axis=1)
+    place = 1 + len(shape.terms)
+    powers = np.zeros(len(us))
+    for roof in shape.roofs:
+        powers += np.maximum(parts[:, place : place + len(roof)].sum(axis=1), 1e-9) ** p
+        place += len(roof)
+    if shape.roofs:
+        total = total + powers ** (1.0 / p)
+    return np.asarray(np.log(np.maximum(total, 1e-9) / us))
+
+
+def _physics(shape: Shape, coefficients: Array, p: float) -> Physics:
+    values = [float(f"{value:.6g}") for value in coefficients]
+    place = 1 + len(shape.terms)
+    roofs: list[Sum] = []
+    for roof in shape.roofs:
+        roofs.append(tuple(zip(roof, values[place : place + len(roof)], strict=True)))
+        place += len(roof)
+    terms = tuple(zip(shape.terms, values[1 : 1 + len(shape.terms)], strict=True))
+    return Physics(values[0], terms, tuple(roofs), p)
+
+
+# Surfaces: physics, and its residuals on a grid.
 
 DENSE = 0.5
 """From this share of the grid's cells on, the rows are a table: the correction is theirs, and holes are filled."""

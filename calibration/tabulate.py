@@ -3,7 +3,7 @@
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
 Rows are brought to a cold cache, and those that are faster than the GPU can be, or were disturbed, are left out
-(`calibration.tables_rows`). So are precisions whose smallest products take `LAUNCHES_US` and more: then launches were
+(`calibration.tabulate`). So are precisions whose smallest products take `LAUNCHES_US` and more: then launches were
 timed, one by one, and not the kernels that run in a CUDA graph (`use_cuda_graph=gemm_type != "fp8_block"` in
 aiconfigurator's collector/vllm/collect_gemm.py).
 """
@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calibration.cold import cold_decodes, cold_products
 from calibration.document import of_axis, of_physics
+from calibration.heldout import FOLDS, SEED, Errors, summary
 from calibration.kernels import gemm_kernel, stands_for
 from calibration.names import gpu_name
-from calibration.physics_fit import Shape, fit_physics
+from calibration.rows import TOLERANCE
 from calibration.sources.aiconfigurator import (
     AICONFIGURATOR,
     AICONFIGURATOR_CORE,
@@ -31,19 +35,266 @@ from calibration.sources.aiconfigurator import (
     Source,
     parquet,
 )
-from calibration.surface_fit import on_grid
-from calibration.tables_errors import errors_of
-from calibration.tables_rows import PRECISIONS, attention_rows, product_rows, with_static_scales
-from simulator.hardware.gpus import find_gpu
-from simulator.timing.profile.surface import Array, SurfaceAxis
-from simulator.timing.tables.attention import decode_counts, prompt_counts
-from simulator.timing.tables.products import WEIGHT_BYTES, product_features
-from simulator.timing.tables.table_files import SCALE
-from simulator.timing.tables.table_schema import SCHEMA, VERSION, load_tables
+from calibration.surface_fit import Shape, fit_physics, on_grid
+from simulator.hardware.gpus import Gpu, find_gpu
+from simulator.timing.profile.surface import Array, Surface, SurfaceAxis
+from simulator.timing.tables.attention import Found, decode_counts, decode_us, prompt_counts, prompt_us
+from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features, without_widths
+from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, Heads, HeadTable, Tables, load_tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
+# Read the rows that tables are made of: named, possible, undisturbed, and brought to a cold cache.
+
+Notes = dict[str, Any]  # counts by kind of row: how many, of how many
+
+PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+KV_BYTES = {"bf16": 2, "fp8": 1}
+
+PREFERRED = ("trtllm_mha", "fa3", "flashinfer", "triton")
+"""Kernels of attention in the order in which SGLang takes them; others come first."""
+
+DISTURBED = 1.3
+"""A product that takes so many times as long as one of the same widths with more rows was disturbed: more rows are
+never less work."""
+KERNEL = 0.25
+"""Unless so many of all widths are as slow with as many rows: then a kernel is, as vLLM's of one row in fp8."""
+
+
+def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes], engine: str = "vllm") -> pd.DataFrame:
+    """Products with columns precision, m, n, k, us; what is left out or changed is counted in `notes`."""
+    import pandas as pd
+
+    found = []
+    for dtype, name in PRECISIONS.items():
+        some = rows[rows["gemm_dtype"] == dtype]
+        if not len(some):
+            continue
+        frame = some[["m", "n", "k"]].astype(float).assign(precision=name, us=some["latency"] * 1e3)
+        frame = _cold(frame, name, gpu, notes, engine)
+        least = _least_product_us(frame, name, gpu)
+        possible = (frame["us"] * TOLERANCE >= least).to_numpy()
+        notes["rejected"][f"products {name}"] = [int((~possible).sum()), len(frame)]
+        frame = frame[possible].sort_values(["n", "k", "m"])
+        disturbed = _disturbed(frame)
+        if disturbed.any():
+            notes["disturbed"][f"products {name}"] = [int(disturbed.sum()), len(frame)]
+        found.append(frame[~disturbed])
+    return pd.concat(found, ignore_index=True)
+
+
+def with_static_scales(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
+    """Take the search for the scale of the input out of TensorRT-LLM's products of fp8, which were timed with it.
+
+    Checkpoints have static scales (ModelOpt's input_scale), so that a server quantises with a known one. What is taken
+    out is the source's own time of that search (computescale_perf, over m and k); half of a product stays at least.
+    """
+    if source.engine != "trtllm" or not source.has("computescale_perf"):
+        return rows
+    scales = parquet(source, "computescale_perf", ("m", "k", "quant_dtype", "latency"))
+    known = scales[scales["quant_dtype"] == "fp8"].pivot_table(index="m", columns="k", values="latency")
+    fp8 = (rows["gemm_dtype"] == "fp8").to_numpy()
+    m, k, ms = (rows.loc[fp8, name].to_numpy(float) for name in ("m", "k", "latency"))
+    sizes, widths = known.index.to_numpy(float), known.columns.to_numpy(float)
+    table = known.interpolate(axis=0, limit_direction="both").to_numpy(float)
+    over_k = np.stack([np.interp(k, widths, line) for line in table])  # for each m of the table
+    place = np.clip(np.searchsorted(sizes, m) - 1, 0, len(sizes) - 2)
+    share = np.clip((m - sizes[place]) / (sizes[place + 1] - sizes[place]), 0.0, 1.0)
+    each = np.arange(len(m))
+    search = (1.0 - share) * over_k[place, each] + share * over_k[place + 1, each]
+    found = rows.copy()
+    found.loc[fp8, "latency"] = np.maximum(ms - search, 0.5 * ms)
+    return found
+
+
+def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes], engine: str) -> pd.DataFrame:
+    us, weights = frame["us"].to_numpy(float), (WEIGHT_BYTES[name] * frame["n"] * frame["k"]).to_numpy(float)
+    cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu, engine)
+    if cold.changed.any():
+        notes["cold"][f"products {name}"] = [int(cold.changed.sum()), len(us)]
+    return frame.assign(us=cold.us)
+
+
+def _least_product_us(frame: pd.DataFrame, name: str, gpu: Gpu) -> Array:
+    m, n, k = (frame[column].to_numpy(float) for column in ("m", "n", "k"))
+    activations = np.maximum(2.0 * (m * k + m * n) - gpu.l2_mib * 2**20, 0.0)  # the rest may lie in the cache
+    moved = WEIGHT_BYTES[name] * n * k + activations
+    return np.asarray(np.maximum(2.0 * m * n * k / (gpu.tflops(name) * 1e6), moved / (gpu.bandwidth_gb_s * 1e3)))
+
+
+def _disturbed(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """The rows that were disturbed. On some machines of the source that is one in ten, some of them side by side."""
+    falling = frame.sort_values("m", ascending=False)
+    widths = [falling["n"], falling["k"]]
+    with_more = falling.groupby(widths)["us"].cummin().groupby(widths).shift()  # the least time of those with more rows
+    slow = (falling["us"] > DISTURBED * with_more).astype(float).where(with_more.notna())
+    often = slow.groupby(falling["m"]).transform("mean")
+    return np.asarray(((slow == 1.0) & (often < KERNEL)).reindex(frame.index))
+
+
+def attention_rows(source: Source, file: str, length: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+    """Rows with columns heads, kv_heads, head_dim, kv, window, batch, length, us; without impossible ones."""
+    import pandas as pd
+
+    columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", length, "latency")
+    rows = chosen_kernels(parquet(source, file, columns), source.engine, columns[:-1])
+    frame = rows.assign(
+        heads=rows["num_heads"],
+        kv_heads=rows["num_key_value_heads"],
+        kv=rows["kv_cache_dtype"].map(PRECISIONS),
+        window=rows.get("window_size", 0),
+        batch=rows["batch_size"].astype(float),
+        length=rows[length].astype(float) + (1.0 if length == "step" else 0.0),
+        us=rows["latency"] * 1e3,
+    )
+    if length == "step":
+        parts = []
+        for _, some in frame.groupby(["head_dim", "kv"]):
+            cold = cold_decodes(some, _key_bytes(some), gpu)
+            notes["cold"].setdefault(file, [0, len(frame)])[0] += int(cold.changed.sum())
+            parts.append(some.assign(us=cold.us))
+        frame = pd.concat(parts).sort_index()
+    possible = frame["us"].to_numpy() * TOLERANCE >= _least_attention_us(frame, length, gpu)
+    notes["rejected"][file] = [int((~possible).sum()), len(frame)]
+    kept: pd.DataFrame = frame[possible]
+    return kept
+
+
+def chosen_kernels(rows: pd.DataFrame, engine: str, cell: Sequence[str]) -> pd.DataFrame:
+    """One row for each cell: of several kernels that which the engine takes by itself, and fp8 queries to an fp8 cache.
+
+    SGLang takes TensorRT-LLM's kernels on B200 to GB300 and FlashAttention 3 on Hopper, and falls back on FlashInfer
+    and Triton (`--attention-backend`). It and TensorRT-LLM bring queries to fp8 for an fp8 cache.
+    """
+    if engine == "vllm":
+        return rows
+    kernels = rows["kernel_source"].map(lambda name: PREFERRED.index(name) if name in PREFERRED else 0)
+    ordered = rows.assign(_kernel=kernels, _queries=rows["attn_dtype"] != rows["kv_cache_dtype"])
+    ordered = ordered.sort_values(["_kernel", "_queries"], kind="stable")
+    same = [*cell, *(["window_size"] if "window_size" in rows else [])]
+    return ordered.drop_duplicates(same).drop(columns=["_kernel", "_queries"]).sort_index()
+
+
+def _seen(frame: pd.DataFrame) -> Array:
+    long, window = frame["length"].to_numpy(float), frame["window"].to_numpy(float)
+    return np.where(window > 0, np.minimum(long, window), long)
+
+
+def _key_bytes(frame: pd.DataFrame) -> Array:
+    """Bytes of keys and values that decodes read."""
+    each = 2.0 * frame["kv_heads"] * frame["head_dim"] * frame["kv"].map(KV_BYTES)
+    return np.asarray(each * frame["batch"] * _seen(frame), dtype=np.float64)
+
+
+def _least_attention_us(frame: pd.DataFrame, length: str, gpu: Gpu) -> Array:
+    long, seen = frame["length"].to_numpy(float), _seen(frame)
+    beyond = long - seen
+    pairs = 0.5 * long * (long + 1) - 0.5 * beyond * (beyond + 1) if length == "isl" else seen
+    flops = (4.0 * frame["heads"] * frame["head_dim"] * frame["batch"]).to_numpy(float) * pairs
+    moved = _key_bytes(frame) if length == "step" else np.zeros(len(frame))
+    peak = np.where(frame["kv"] == "fp8", gpu.tflops("fp8"), gpu.bf16_tflops) * 1e6
+    return np.maximum(flops / peak, moved / (gpu.bandwidth_gb_s * 1e3))
+
+
+# Errors of tables on rows that they do not hold, or that are left out for the test.
+#
+# Regimes: `thinned` (products between the rows that were kept), `sizes` (every other width of a product, from those
+# beside it), `random` (a tenth of the cells of attention, each from its neighbours, so from twice as far as any
+# step is), `heads` (all of one pair of query and KV heads, from the others), `kv_heads` (all with the most KV
+# heads, from those with fewer).
+
+Predict = Callable[[HeadTable, Heads], Found]
+
+
+def errors_of(tables: Tables, products: pd.DataFrame) -> Errors:
+    """Errors by kind and regime, in percent (`calibration.heldout.summary`)."""
+    found: Errors = {}
+    for dtype in tables.products:
+        regimes = {"thinned": _thinned(tables, dtype, products), "sizes": _sizes(tables.products[dtype], dtype)}
+        found[f"gemm_{dtype}"] = {name: summary(errors) for name, errors in regimes.items() if len(errors)}
+    kinds: tuple[tuple[str, tuple[HeadTable, ...], Predict], ...] = (
+        ("decode_attention", tables.decode, decode_us),
+        ("prefill_attention", tables.prompt, prompt_us),
+    )
+    for kind, parts, predict in kinds:
+        parted = {
+            "random": [each for table in parts for each in _cells(table, predict)],
+            "heads": [each for table in parts for each in _one_left_out(table, predict)],
+            "kv_heads": [each for table in parts for each in _most_left_out(table, predict)],
+        }
+        found[kind] = {name: summary(np.concatenate(errors)) for name, errors in parted.items() if errors}
+    return found
+
+
+def _thinned(tables: Tables, dtype: str, rows: pd.DataFrame) -> Array:
+    """Relative errors of products within the grid that are not among its cells."""
+    surface = tables.products[dtype]
+    m_axis, n_axis, k_axis = surface.axes
+    rows = rows[(rows["precision"] == dtype) & stands_for(dtype, rows["m"].to_numpy(float))]
+    for name, axis in (("m", m_axis), ("n", n_axis), ("k", k_axis)):
+        rows = rows[(rows[name] >= axis.values[0]) & (rows[name] <= axis.values[-1])]
+    errors = []
+    for _, some in rows.groupby(["n", "k"]):
+        n, k = float(some["n"].iloc[0]), float(some["k"].iloc[0])
+        m, us = some["m"].to_numpy(float), some["us"].to_numpy(float)
+        left = ~np.isin(m, m_axis.values) if n in n_axis.values and k in k_axis.values else np.ones(len(m), dtype=bool)
+        curve = product_curve(surface, n, k, np.asarray(m_axis.values), WEIGHT_BYTES[dtype])
+        errors.append(np.array([curve.at(size) for size in m[left]]) / us[left] - 1.0)
+    return np.concatenate(errors) if errors else np.empty(0)
+
+
+def _sizes(surface: Surface, dtype: str) -> Array:
+    """Relative errors at every other n and k, from a grid of the others: from twice as far as any product is."""
+    m, n, k = [np.asarray(axis.values) for axis in surface.axes]
+    thin = without_widths(surface, n[1::2], k[1::2])
+    places = np.meshgrid(m, n, k, indexing="ij")
+    left = ~(np.isin(places[1], thin.axes[1].values) & np.isin(places[2], thin.axes[2].values))
+    at = [place[left] for place in places]
+    features = product_features(at[0], at[1], at[2], WEIGHT_BYTES[dtype])
+    return np.asarray(thin.us_many(at, features) / surface.us_many(at, features) - 1.0)
+
+
+def _cells(table: HeadTable, predict: Predict) -> Iterator[Array]:
+    """Errors of single cells, a tenth of them at a time."""
+    generator = np.random.default_rng(SEED)
+    for heads, values in table.log_us.items():
+        known = np.flatnonzero(~np.isnan(values))
+        if len(known) < FOLDS:
+            continue
+        left = generator.permutation(known)[: len(known) // FOLDS]
+        holes = values.copy()
+        holes.ravel()[left] = np.nan
+        found = predict(replace(table, log_us={**table.log_us, heads: holes}), heads).log_us
+        yield np.exp(found.ravel()[left] - values.ravel()[left]) - 1.0
+
+
+def _one_left_out(table: HeadTable, predict: Predict) -> Iterator[Array]:
+    """Errors of each pair of heads that lies between others."""
+    for heads, values in table.log_us.items():
+        beside = [query for query, kv_heads in table.log_us if kv_heads == heads[1]]
+        if min(beside) < heads[0] < max(beside):
+            rest = {each: known for each, known in table.log_us.items() if each != heads}
+            yield _errors(predict(replace(table, log_us=rest), heads).log_us, values)
+
+
+def _most_left_out(table: HeadTable, predict: Predict) -> Iterator[Array]:
+    """Errors of the pairs with the most KV heads."""
+    most = max(kv_heads for _, kv_heads in table.log_us)
+    rest = {heads: known for heads, known in table.log_us.items() if heads[1] < most}
+    if rest:
+        for heads, values in table.log_us.items():
+            if heads[1] == most:
+                yield _errors(predict(replace(table, log_us=rest), heads).log_us, values)
+
+
+def _errors(found: Array, values: Array) -> Array:
+    known = ~np.isnan(values)
+    return np.asarray(np.exp(found[known] - values[known]) - 1.0)
+
+
+# The tables of a GPU.
 
 M = (
     1, 2, 4, 8, 16, 17, 32, 48, 64, 65, 80, 96, 112, 128, 129, 160, 192, 224, 256, 257, 384, 512, 513, 768, 769, 1024,

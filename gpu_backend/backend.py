@@ -2,26 +2,181 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 from zlib import crc32
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from gpu_backend.attention.backends import default_attention, open_attention
-from gpu_backend.checkpoint import load_weights
-from gpu_backend.decoder import Decoder
+from gpu_backend.decoder import Decoder, Inputs
 from gpu_backend.device import Device
-from gpu_backend.fp8 import E4M3, has_fp8_weights, kv_type
-from gpu_backend.graphs import DecodeGraphs, Reserving
-from gpu_backend.parallel import all_reduce, local_model, local_weights
-from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
+from gpu_backend.fp8 import E4M3, as_bytes, has_fp8_weights, kv_type
+from gpu_backend.kernel_choice import default_attention, default_pointwise, open_attention, open_pointwise
 from gpu_backend.pool import PagedPool
-from gpu_backend.weights import random_weights
-from gpu_backend.work import AttentionShape, ScheduledPart, Swap, Work, null_work, step_arrays
+from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Weights, load_weights, random_weights
+from gpu_backend.work import (
+    AttentionImpl,
+    AttentionShape,
+    ScheduledPart,
+    StepArrays,
+    Swap,
+    Work,
+    null_work,
+    step_arrays,
+)
+from simulator.errors import InputError
 from simulator.hardware.models import Model
+
+# Tensor parallelism: each process holds its share of heads and feed-forward columns, and sums are all-reduced.
+#
+# Megatron's cut (Shoeybi et al., 2019): query, key, value, gate and up by their outputs, attention's output and
+# down by their inputs, so that a layer has two all-reduces. Embedding and head are whole everywhere. The processes
+# talk through torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+
+def all_reduce(tensor: Tensor) -> Tensor:
+    """Sum a tensor over all processes of the group, in place."""
+    distributed.all_reduce(tensor)
+    return tensor
+
+
+def local_model(model: Model, size: int) -> Model:
+    """The dimensions of one share. Raises InputError where heads or columns do not come out even."""
+    inner = [model.intermediate, model.dense_intermediate]
+    if any(count % size for count in (model.heads, model.kv_heads, *inner)):
+        what = f"{model.name} has {model.heads} heads, {model.kv_heads} KV heads and {model.intermediate} columns"
+        raise InputError(f"{what}: not evenly shared by {size}", hint="another tensor_parallel")
+    return replace(
+        model,
+        heads=model.heads // size,
+        kv_heads=model.kv_heads // size,
+        intermediate=inner[0] // size,
+        dense_intermediate=inner[1] // size,
+    )
+
+
+def local_weights(model: Model, weights: Weights, rank: int, size: int) -> Weights:
+    """Cut share number `rank` out of a whole model's weights."""
+    return replace(weights, layers=tuple([_layer(model, layer, rank, size) for layer in weights.layers]))
+
+
+def _layer(model: Model, layer: Layer, rank: int, size: int) -> Layer:
+    heads = [model.heads * model.head_dim, *[model.kv_heads * model.head_dim] * 2]
+    mlp = layer.mlp
+    return replace(
+        layer,
+        qkv=_by_outputs(layer.qkv, heads, rank, size),
+        out=_by_inputs(layer.out, rank, size),
+        mlp=_experts(model, mlp, rank, size) if isinstance(mlp, ExpertWeights) else _mlp(model, mlp, rank, size),
+    )
+
+
+def _mlp(model: Model, mlp: Mlp, rank: int, size: int) -> Mlp:
+    parts = 2 if model.gated_mlp else 1
+    widths = [mlp.up.weight.shape[0] // parts] * parts
+    return Mlp(_by_outputs(mlp.up, widths, rank, size), _by_inputs(mlp.down, rank, size))
+
+
+def _experts(model: Model, experts: ExpertWeights, rank: int, size: int) -> ExpertWeights:
+    """Cut a share of every expert; the router stays whole."""
+    parts = 2 if model.gated_mlp else 1
+    up = torch.cat([_share(part, 1, rank, size) for part in experts.up.chunk(parts, dim=1)], dim=1)
+    shared = None if experts.shared is None else _mlp(model, experts.shared, rank, size)
+    return ExpertWeights(experts.router, up, _share(experts.down, 2, rank, size), shared)
+
+
+def _by_outputs(dense: Dense, widths: Sequence[int], rank: int, size: int) -> Dense:
+    """Cut a share of the rows of each matrix in a stack."""
+
+    def mine(whole: Tensor | None) -> Tensor | None:
+        if whole is None or len(whole) == 1:  # nothing, or one scale for all
+            return whole
+        parts = [_share(part, 0, rank, size) for part in as_bytes(whole).split(list(widths))]
+        return torch.cat(parts).view(whole.dtype)
+
+    weight = mine(dense.weight)
+    assert weight is not None
+    return Dense(weight, mine(dense.bias), mine(dense.scale))
+
+
+def _by_inputs(dense: Dense, rank: int, size: int) -> Dense:
+    """Cut a share of the columns; the first process alone adds the bias."""
+    return Dense(_share(dense.weight, 1, rank, size), dense.bias if rank == 0 else None, dense.scale)
+
+
+def _share(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
+    return tensor.chunk(size, dim=dim)[rank].contiguous()
+
+
+# Decode steps as captured graphs: launched at once instead of kernel by kernel, at batch sizes fixed beforehand.
+#
+# A batch is padded to the next size that was captured. What a graph reads lies at fixed addresses and is filled
+# before each replay. The sizes are vLLM's (`simulator.timing.profile.profile_cost.capture_sizes`), so that a
+# profile pads alike.
+
+
+@runtime_checkable
+class Reserving(AttentionImpl, Protocol):
+    """Attention whose preparation can be filled again in place: `gpu_backend.attention.paged.PagedAttention`."""
+
+    def prepare(self, rows: StepArrays, into: Any = None) -> Any: ...
+
+    def reserve(self, seqs: int, max_context: int, *, cache_tokens: int | None = None) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    inputs: Inputs
+    replay: Callable[[], Tensor]
+
+
+class DecodeGraphs:
+    """Graphs of pure decode steps for batches of up to `sizes[-1]` requests of up to `max_context` KV tokens."""
+
+    def __init__(
+        self, decoder: Decoder, attention: Reserving, device: Device, sizes: Sequence[int], max_context: int
+    ) -> None:
+        self._decoder, self._attention, self._device = decoder, attention, device
+        self._sizes = sorted(sizes)
+        self._max_context = max_context
+        # The largest first: the others find their memory in its pool.
+        self._captured = {size: self._capture(size) for size in reversed(self._sizes)}
+
+    def ready(self, rows: StepArrays) -> Callable[[], Tensor] | None:
+        """Fill the step's graph: a call gives logits, those of the batch first. None where the step fits no graph."""
+        place = bisect_left(self._sizes, len(rows))
+        if place == len(self._sizes) or int(rows.context.max()) > self._max_context:
+            return None
+        captured = self._captured[self._sizes[place]]
+        self._fill(captured.inputs, rows)
+        return captured.replay
+
+    def _fill(self, inputs: Inputs, rows: StepArrays) -> None:
+        count = len(rows)
+        position = np.minimum(rows.position, self._decoder.model.max_model_len - 1)
+        inputs.token[:count].copy_(torch.from_numpy(rows.token))
+        inputs.position[:count].copy_(torch.from_numpy(position))
+        self._attention.prepare(rows, into=inputs.attention)
+
+    def _capture(self, size: int) -> _Captured:
+        device = self._decoder.weights.device
+        pool = self._decoder.pool
+        zeros = torch.zeros((2, size), dtype=torch.int64, device=device)
+        all_of_them = torch.arange(size, device=device)
+        cache_tokens = pool.num_blocks * pool.block_size
+        reserved = self._attention.reserve(size, self._max_context, cache_tokens=cache_tokens)
+        inputs = Inputs(zeros[0], zeros[1], all_of_them, reserved)
+        dummy = [ScheduledPart(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
+        self._fill(inputs, step_arrays(dummy, size, pool.block_size))
+        return _Captured(inputs, self._device.capture(lambda: self._decoder.sampled(inputs)))
+
+
+# The backend.
 
 _CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
 _MERGED_KEYS = 16384
@@ -55,10 +210,10 @@ class Backend:
     """A model with random weights and its paged KV cache on one device.
 
     `layers` cuts the model down to its first so many. `attention` names what computes attention
-    (`gpu_backend.attention.backends`): by default our own kernel on a CUDA device, torch's operators elsewhere.
+    (`gpu_backend.kernel_choice`): by default our own kernel on a CUDA device, torch's operators elsewhere.
     `graphs` are batch sizes at which decode steps are captured, for contexts of up to `max_graph_context`; a batch is
-    padded to the next. `pointwise` names what computes the rest of a layer (`gpu_backend.pointwise`): our kernels where
-    our attention is the default. `weights` is a folder of real ones (`gpu_backend.checkpoint`); without it they are
+    padded to the next. `pointwise` names what computes the rest of a layer (`gpu_backend.decoder`): our kernels where
+    our attention is the default. `weights` is a folder of real ones (`gpu_backend.weights`); without it they are
     random. `share` is this process's number and how many share the model's heads, in a torch.distributed group that is
     there.
     """

@@ -2,19 +2,159 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import time
 from collections.abc import Callable
+from math import nan
 from statistics import median
-from typing import TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from gpu_backend.hidden import Launches
-from gpu_backend.nvml import Nvml, Pulse
 from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.models import Model
+
+# Clock, power and temperature of a GPU from NVML, through ctypes: some 20 microseconds a figure, nothing to
+# install.
+#
+# Names and numbers are those of nvml.h. Where the library, the device or a figure is missing, the figure is NaN.
+
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2  # nvmlClockType_t
+_GPU_SENSOR = 0  # nvmlTemperatureSensors_t
+LIBRARY = "libnvidia-ml.so.1"
+
+
+class Pulse(NamedTuple):
+    """A GPU at one moment: clocks in MHz, power in watts, temperature in degrees Celsius."""
+
+    sm_mhz: float = nan
+    memory_mhz: float = nan
+    power_w: float = nan
+    celsius: float = nan
+
+
+class Nvml:
+    """One GPU, found by its PCI address; every figure is NaN where NVML does not answer."""
+
+    def __init__(self, pci: str, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+        self._library: Any = None
+        self._handle = ctypes.c_void_p()
+        try:
+            library = load(LIBRARY)
+            if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(
+                pci.encode(), ctypes.byref(self._handle)
+            ):
+                return
+        except (OSError, AttributeError):
+            return
+        self._library = library
+
+    def pulse(self) -> Pulse:
+        """The GPU's clocks, power and temperature now."""
+        watts = self._ask("nvmlDeviceGetPowerUsage")
+        return Pulse(
+            self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+            self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+            watts / 1e3,
+            self._ask("nvmlDeviceGetTemperature", _GPU_SENSOR),
+        )
+
+    def _ask(self, function: str, *arguments: int) -> float:
+        if self._library is None:
+            return nan
+        value = ctypes.c_uint()
+        try:
+            failed = getattr(self._library, function)(self._handle, *arguments, ctypes.byref(value))
+        except AttributeError:
+            return nan
+        return nan if failed else float(value.value)
+
+
+# Device time without the host's: launches are queued behind a kernel that only waits.
+#
+# Launched kernel by kernel, a step of a few hundred small ones takes as long as Python needs to launch them, which
+# is no property of its shape (servers capture such steps in graphs). So a kernel that waits goes first, and the
+# mark from which time counts stands behind it: when the device comes to the mark, everything is queued. Whether the
+# wait sufficed is seen by the host's own clock; where it did not, the work is done over behind a longer one. A
+# queue that is full makes the host wait for the device however long that waits: such work is captured as a graph,
+# whose launch is one.
+
+SHORTEST_WAIT_S = 5e-5
+LONGEST_WAIT_S = 0.25
+SLACK = 1.5  # a wait over the launches that it is meant for
+SAFE = 0.9  # of a wait that launches may take
+
+
+class Stream(Protocol):
+    """A device's queue, and the host's clock."""
+
+    def synchronize(self) -> None:
+        """Wait until the queue is empty."""
+
+    def wait(self, seconds: float) -> None:
+        """Queue a kernel that does nothing for at least so long."""
+
+    def mark(self) -> Any:
+        """Queue a mark that keeps the time at which the device comes to it."""
+
+    def between(self, first: Any, last: Any) -> float:
+        """Device seconds from one mark to another, waiting for the second."""
+
+    def clock(self) -> float:
+        """Seconds of the host."""
+
+
+class Timed(NamedTuple):
+    """Device seconds of some work, what the host took to launch it, and whether that is not in the former."""
+
+    seconds: float
+    launch_s: float
+    is_hidden: bool
+
+
+def timed(stream: Stream, work: Callable[[], object], launch_s: float) -> Timed:
+    """Time `work`, which may be done over; launching work of its kind took `launch_s` before, 0.0 if not known."""
+    wait_s = max(SHORTEST_WAIT_S, SLACK * launch_s)
+    found = _behind(stream, work, wait_s)
+    if not found.is_hidden:
+        found = _behind(stream, work, min(LONGEST_WAIT_S, 2.0 * found.launch_s))
+    return found
+
+
+def _behind(stream: Stream, work: Callable[[], object], wait_s: float) -> Timed:
+    stream.synchronize()
+    stream.wait(wait_s)
+    first = stream.mark()
+    begin_s = stream.clock()
+    work()
+    launch_s = stream.clock() - begin_s
+    seconds = stream.between(first, stream.mark())
+    return Timed(seconds, launch_s, launch_s < SAFE * wait_s)
+
+
+class Launches:
+    """Time work on a stream, and remember by kind what launching it took: a graph is launched faster than a step."""
+
+    def __init__(self, stream: Stream, capture: Callable[[Callable[[], object]], Callable[[], object]]) -> None:
+        self._stream, self._capture = stream, capture
+        self._launch_s: dict[str, float] = {}
+
+    def timed(self, work: Callable[[], object], kind: str) -> Timed:
+        """Time `work`; as a graph where its launches cannot be hidden otherwise. `launch_s` is that without a graph."""
+        found = timed(self._stream, work, self._launch_s.get(kind, 0.0))
+        self._launch_s[kind] = min(found.launch_s, LONGEST_WAIT_S / SLACK)
+        if found.is_hidden:
+            return found
+        try:
+            replay = self._capture(work)
+        except Exception:  # what cannot be captured: an operator that waits for the device
+            return found
+        return timed(self._stream, replay, 0.0)._replace(launch_s=found.launch_s)
+
+
+# The device.
 
 Work = TypeVar("Work")
 
@@ -24,7 +164,7 @@ _SPIN_HZ = 2.2e9  # above the clock of any GPU so far: a wait lasts at least as 
 
 
 class _CudaStream:
-    """`gpu_backend.hidden.Stream`: the current stream."""
+    """`gpu_backend.cuda.Stream`: the current stream."""
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -46,7 +186,7 @@ class _CudaStream:
 
 
 class Cuda:
-    """The current CUDA device, timed by events on its stream, launches hidden (`gpu_backend.hidden`)."""
+    """The current CUDA device, timed by events on its stream, launches hidden (`gpu_backend.cuda`)."""
 
     name = "cuda"
 

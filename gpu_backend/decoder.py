@@ -7,22 +7,96 @@ and values into their pages before attention reads them, as a request may share 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import gelu, layer_norm, linear, rms_norm, silu
 
-from gpu_backend.fp8 import product
-from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, norm, normed_heads, turned
+from gpu_backend.fp8 import product, quantised_rows
 from gpu_backend.pool import PagedPool
-from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Weights
+from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Norm, Weights
 from gpu_backend.work import UNSCALED, AttentionImpl, KVScales, StepArrays
 from simulator.hardware.models import Model
+
+# Small operators of a layer: residual and norm, rope and cache write, activation.
+#
+# `torch` computes them operator by operator, on any device; `triton` each in one kernel, as inference servers do
+# (`gpu_backend.kernels`): launched one by one, a layer's small operators take longer than its matrix products at a
+# batch of one.
+
+NORM_EPS = 1e-5
+
+
+class Pointwise(Protocol):
+    """The operators of one model on one device. Tensors are [tokens, width]."""
+
+    def add_norm(self, hidden: Tensor, part: Tensor, by: Norm) -> tuple[Tensor, Tensor]:
+        """The residual stream with `part` added, and the norm of that."""
+
+    def gated(self, up: Tensor) -> Tensor:
+        """SwiGLU: silu of the first half of a row times the second."""
+
+    def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`gpu_backend.fp8.quantised_rows`: in e4m3, and a scale [tokens, 1]."""
+
+
+@runtime_checkable
+class Placing(Pointwise, Protocol):
+    """`Pointwise` that also puts keys and values into the pages; without it attention does so itself."""
+
+    def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
+        """Queries, normed and turned; the keys, so treated too, and the values go to their slots of the pages.
+
+        `mixed` [tokens, heads + 2 kv_heads, head_dim] are queries, keys and values; `rope` [positions, 2, head_dim / 2]
+        cosines and sines; `position` [tokens]; `kv` one layer's pages, in fp8 scaled by the layer's `kv_scales`;
+        `slots` [tokens], negative for nowhere.
+        """
+
+
+class TorchPointwise:
+    """`Pointwise` by torch's operators."""
+
+    def __init__(self, eps: float = NORM_EPS) -> None:
+        self._eps = eps
+
+    def add_norm(self, hidden: Tensor, part: Tensor, by: Norm) -> tuple[Tensor, Tensor]:
+        total = hidden + part
+        return total, norm(total, by, self._eps)
+
+    def gated(self, up: Tensor) -> Tensor:
+        gate, value = up.chunk(2, dim=-1)
+        return silu(gate) * value
+
+    def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return quantised_rows(x)
+
+
+def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:
+    """RMSNorm, or LayerNorm where it has a bias."""
+    if by.bias is None:
+        return rms_norm(x, (x.shape[-1],), by.weight, eps)
+    return layer_norm(x, (x.shape[-1],), by.weight, by.bias, eps)
+
+
+def normed_heads(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """RMSNorm over each head, where the model has it: [tokens, heads, head_dim]."""
+    return x if weight is None else rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Pairs (i, i + head_dim / 2) turned by their angle: [T, heads, head_dim]; `turn` is [T, 2, 1, head_dim / 2]."""
+    left, right = x.chunk(2, dim=-1)
+    cos, sin = turn[:, 0], turn[:, 1]
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
+# The decoder.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +120,7 @@ class Looking(AttentionImpl, Protocol):
 class Decoder:
     """A model with its weights, its pages, its attention and what lies between (`pointwise`).
 
-    `reduce` sums what several processes have of one layer (`gpu_backend.parallel`); None: there is one process.
+    `reduce` sums what several processes have of one layer (`gpu_backend.backend`); None: there is one process.
     """
 
     def __init__(
@@ -174,3 +248,112 @@ def _rope_table(model: Model, weights: Weights) -> Tensor:
     half = torch.arange(0, model.head_dim, 2, dtype=torch.float64) / model.head_dim
     angle = torch.outer(torch.arange(model.max_model_len, dtype=torch.float64), weights.rope_base**-half)
     return torch.stack([angle.cos(), angle.sin()], dim=1).to(weights.embedding)
+
+
+# A decoder's operators, one at a time on made-up activations: kernel rows are measured with them.
+#
+# Each is done over all layers in turn, so that weights come from where a step finds them, and not from the nearest
+# cache.
+
+Work = Callable[[], object]
+
+
+class Operators:
+    """The operators of a decoder, by their names in profiles."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._layers = decoder.weights.layers
+        self._like = decoder.weights.embedding
+
+    def of_tokens(self, tokens: int) -> dict[str, Work]:
+        """Operators of a layer that depend on the number of tokens alone; each call does all layers."""
+        model, add_norm = self._decoder.model, self._decoder.pointwise.add_norm
+        hidden, mixed = self._made_up(tokens, model.hidden), self._made_up(tokens, model.heads * model.head_dim)
+        found: dict[str, Callable[[Layer], object]] = {
+            "qkv": lambda layer: self._decoder.dense(hidden, layer.qkv),
+            "output_projection": lambda layer: self._decoder.dense(mixed, layer.out),
+            # With the two additions to the residual stream.
+            "norm": lambda layer: [add_norm(hidden, hidden, by) for by in (layer.attention_norm, layer.mlp_norm)],
+        }
+        if self._decoder.placing is not None:
+            found["rope"] = self._place(tokens)
+        elif self._decoder.rope is not None:
+            query = self._made_up(tokens, model.heads, model.head_dim)
+            key = self._made_up(tokens, model.kv_heads, model.head_dim)
+            turn = self._decoder.rope[torch.arange(tokens, device=key.device) % len(self._decoder.rope)].unsqueeze(2)
+            found["rope"] = lambda layer: (turned(query, turn), turned(key, turn))
+        plain = next((layer.mlp for layer in self._layers if isinstance(layer.mlp, Mlp)), None)
+        if plain is not None:
+            found |= self._feed_forward(hidden, plain.up.weight.shape[0], plain.down.weight.shape[1])
+        return {name: partial(self._over_layers, work) for name, work in found.items()}
+
+    def _place(self, tokens: int) -> Callable[[Layer], object]:
+        """Rope with the cache write in it, which goes to the null page."""
+        decoder, rope = self._decoder, self._decoder.rope
+        assert rope is not None
+        mixed = self._made_up(tokens, decoder.model.heads + 2 * decoder.model.kv_heads, decoder.model.head_dim)
+        number = torch.arange(tokens, device=mixed.device)
+        position, slots = number % len(rope), number % decoder.pool.block_size
+        return lambda layer: decoder.place(layer, mixed, position, decoder.pool.kv[0], slots)
+
+    def _feed_forward(self, hidden: Tensor, wide: int, width: int) -> dict[str, Callable[[Layer], object]]:
+        up, inner = self._made_up(len(hidden), wide), self._made_up(len(hidden), width)
+
+        def gate_up(layer: Layer) -> object:
+            return self._decoder.dense(hidden, layer.mlp.up) if isinstance(layer.mlp, Mlp) else None
+
+        def down(layer: Layer) -> object:
+            return self._decoder.dense(inner, layer.mlp.down) if isinstance(layer.mlp, Mlp) else None
+
+        return {"gate_up": gate_up, "activation": lambda layer: self._decoder.activated(up), "down": down}
+
+    def of_step(self, tokens: int) -> dict[str, Work]:
+        """Operators that a step has once."""
+        weights = self._decoder.weights
+        ids = torch.arange(tokens, device=self._like.device) % self._decoder.model.vocab
+        hidden = self._made_up(tokens, self._decoder.model.hidden)
+        return {
+            "embedding": lambda: weights.embedding.index_select(0, ids),
+            "final_norm": lambda: norm(hidden, weights.norm),
+        }
+
+    def of_sampled(self, rows: int) -> dict[str, Work]:
+        """Head and greedy sampler on so many rows."""
+        head = self._decoder.weights.head
+        hidden = self._made_up(rows, self._decoder.model.hidden)
+        logits = linear(hidden, head)
+        return {"lm_head": lambda: linear(hidden, head), "sampler": lambda: logits.argmax(-1)}
+
+    def experts(self, tokens: int) -> tuple[Work, int]:
+        """The routed feed-forwards of all layers, and how many experts of a layer these tokens activate (the mean)."""
+        hidden = self._made_up(tokens, self._decoder.model.hidden)
+        routed = [layer.mlp for layer in self._layers if isinstance(layer.mlp, ExpertWeights)]
+        top = self._decoder.model.active_experts
+        chosen = [linear(hidden, mlp.router).topk(top, dim=-1).indices.unique().numel() for mlp in routed]
+        return lambda: [self._decoder.routed(mlp, hidden) for mlp in routed], round(sum(chosen) / len(chosen))
+
+    def attention(self, rows: StepArrays) -> Work:
+        """Attention of all layers, the cache write in it, unless rope has that."""
+        model, attention = self._decoder.model, self._decoder.attention
+        query = self._made_up(len(rows.token), model.heads, model.head_dim)
+        both = self._made_up(len(rows.token), 2 * model.kv_heads, model.head_dim)
+        key, value = both[:, : model.kv_heads], both[:, model.kv_heads :]
+        prepared = attention.prepare(rows)
+        if (placing := self._decoder.placing) is not None:
+            return lambda: [placing.look(query, kv, prepared, scales=scales) for kv, scales in self._pages()]
+        return lambda: [
+            attention.attend(query, key, value, kv, prepared, scales=scales) for kv, scales in self._pages()
+        ]
+
+    def _pages(self) -> Iterator[tuple[Tensor, KVScales]]:
+        """Return each layer's pages, and their scales."""
+        return zip(self._decoder.pool.kv, [layer.kv_scales for layer in self._layers], strict=True)
+
+    def _over_layers(self, work: Callable[[Layer], object]) -> None:
+        for layer in self._layers:
+            work(layer)
+
+    def _made_up(self, *shape: int) -> Tensor:
+        """Draw activations of the order of 1."""
+        return torch.randn(shape, device=self._like.device, dtype=torch.float32).to(self._like.dtype)

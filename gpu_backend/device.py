@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from gpu_backend.nvml import Pulse
+from gpu_backend.cuda import Pulse
 from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.models import Model
 

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_backend.backend import EAGER, GRAPH, Backend
-from gpu_backend.controls import Controls, control_steps
 from gpu_backend.device import STEADY, Device
-from gpu_backend.probes import Grid, Probe, Probes
+from gpu_backend.probes import Controls, Grid, Probe, Probes, control_steps
 from gpu_backend.work import Swap
 from simulator.lockstep.canary import Canary, ControlStep, Readings
 

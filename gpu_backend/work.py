@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.lockstep.step_log import HELD, digest
+from simulator.lockstep.lockstep_run import HELD, digest
 from simulator.timing.cost import StepShape
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Work:
 
     @property
     def digest(self) -> str:
-        """The digest of the work, which must equal that of the plan (`simulator.lockstep.step_log`)."""
+        """The digest of the work, which must equal that of the plan (`simulator.lockstep.lockstep_run`)."""
         decodes = [(part.row, HELD if part.is_held else part.computed) for part in self.decodes]
         chunks = [(part.row, part.computed, len(part.tokens)) for part in self.chunks]
         return digest(decodes, chunks, len(self.swap_out.source), len(self.swap_in.source))

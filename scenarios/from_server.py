@@ -11,8 +11,8 @@ import yaml
 
 from scenarios.assembly.replica_parts import STATIC, build
 from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
+from scenarios.schema.allowed import is_of, nearest_known
 from scenarios.schema.loader import load
-from scenarios.schema.releases import is_of, nearest_known
 from scenarios.schema.scenario import Scenario
 from scenarios.servers import policy_of
 from scenarios.servers.flags import Read, launch_of, read_start, version_in
@@ -20,8 +20,7 @@ from scenarios.servers.server import Launch, Start, Startup
 from scenarios.servers.vllm import ACCEPTANCE
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.gpus import GPUS, find_gpu
-from simulator.hardware.model_names import bare_name, precision_in
-from simulator.hardware.models import HUGGING_FACE, MODELS, built_in_of, published_fields
+from simulator.hardware.models import HUGGING_FACE, MODELS, bare_name, built_in_of, precision_in, published_fields
 from simulator.policies import policy_class, policy_parameters
 
 _SECTIONS = ("model", "hardware", "cost", "sampling", "engine", "replicas", "router", "workload")

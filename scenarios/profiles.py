@@ -9,9 +9,9 @@ from pathlib import Path
 from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 from simulator.timing.tables import read_tables
-from simulator.timing.tables.expert_tables import SUFFIX, beside
+from simulator.timing.tables.experts import SUFFIX, beside
+from simulator.timing.tables.latent import SUFFIX as LATENT
 from simulator.timing.tables.latent import find_latent
-from simulator.timing.tables.latent_schema import SUFFIX as LATENT
 from simulator.timing.tables.linear import SUFFIX as LINEAR
 
 TABLES_SUFFIX = ".json.gz"

@@ -18,8 +18,8 @@ from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from reports.drawing.plot import ReportRun
-    from reports.drawing.style import Picture as Picture  # for the annotations of others
+    from reports.picture import Picture as Picture  # for the annotations of others
+    from reports.picture import ReportRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
     """One picture of the report. Raises InputError for an unknown kind."""
-    from reports.drawing.style import styles
     from reports.pages.run_report import plots
+    from reports.picture import styles
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
@@ -106,7 +106,7 @@ def export_files() -> frozenset[str]:
 
 def report_run(run: Shown) -> ReportRun:
     """Return the run as `reports` takes it, which knows no scenarios."""
-    from reports.drawing.plot import ReportRun
+    from reports.picture import ReportRun
 
     return ReportRun(
         label=run.label,

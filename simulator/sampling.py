@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import CHANGED
+from simulator.parameters import CHANGED
 
 FILE = "generation_config.json"
 GREEDY_BELOW = 1e-5

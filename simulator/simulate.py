@@ -10,18 +10,17 @@ from simpy.events import Event
 
 from simulator.engine.clock import URGENT, Clock, no_garbage_collection
 from simulator.errors import InputError
-from simulator.fleet.apart import Workers, coupled_by, looks_at_every_arrival, serve_independently
-from simulator.fleet.cluster import Cluster
+from simulator.fleet.cluster import Cluster, Workers, coupled_by, looks_at_every_arrival, serve_independently
+from simulator.fleet.dispatch import LinkSpeed
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
-from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.fleet.run_ahead import RunAhead
 from simulator.fleet.windows import LocalReplicas
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.metrics.slo import Slo
+from simulator.metrics.latency import Slo
 from simulator.plan import Policy
 from simulator.request import Request
 from simulator.results.recorder import Recorder, Watch
@@ -32,7 +31,7 @@ from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from simulator.fleet.flow_control import FlowControl
+    from simulator.fleet.gateway import FlowControl
 
 __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 

@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 
-from simulator.statistics.batch_means import batch_error
-from simulator.statistics.intervals import UNBOUNDED, Interval
-from simulator.statistics.sums import Floats
+from simulator.statistics import UNBOUNDED, Floats, Interval, batch_error
 
 
 def batch_means_interval(values: Floats, level: float = 0.95, bounds: tuple[float, float] = UNBOUNDED) -> Interval:

@@ -108,7 +108,7 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         def savefig(self, fname: Any, **options: Any) -> None:
             fname.write("<svg></svg>" if options["format"] == "svg" else b"\x89PNG")
 
-    monkeypatch.setattr("reports.drawing.style.Figure", Blank)
+    monkeypatch.setattr("reports.picture.Figure", Blank)
 
 
 @pytest.fixture

@@ -81,10 +81,10 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     import torch
 
     from gpu_backend.attention.paged import PagedAttention, StepSequences
-    from gpu_backend.attention.tiling import Tilings, tilings
-    from gpu_backend.bench.reference import reference_attention
+    from gpu_backend.attention.worklist import Tilings, tilings
     from gpu_backend.fp8 import E4M3
     from gpu_backend.work import UNSCALED, KVScales
+    from tools.kernel_bench.cases import reference_attention
 
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from gpu_backend.pointwise import Placing, TorchPointwise, turned
-from gpu_backend.pointwise_kernels import TritonPointwise
+from gpu_backend.decoder import Placing, TorchPointwise, turned
+from gpu_backend.kernels import TritonPointwise
 from gpu_backend.weights import Dense, Layer, Mlp, Norm
 
 EPS = 1e-5

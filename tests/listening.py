@@ -9,8 +9,8 @@ from simpy.events import Event
 from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority, no_garbage_collection
 from simulator.engine.completion import OnEnd
 from simulator.fleet.cluster import Cluster
+from simulator.fleet.dispatch import LinkSpeed
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.link import LinkSpeed
 from simulator.fleet.routers import load_router
 from simulator.request import Request
 from simulator.results.recorder import Recorder

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.metrics.slo import Slo
+from simulator.metrics.latency import Slo
 from simulator.results.records import Status
 from tests.story import Story, Told, ToldStep
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.version import __version__
-from simulator.compiled import Sources, is_compiled
+from simulator import Sources, is_compiled
 from simulator.policies import built_in_policies
 from tests.command import ROOT, SMALL, START, batchlab, small, tree
 from tests.test_house import TOPS

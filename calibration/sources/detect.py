@@ -3,16 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from calibration.csv_tables import read_text
 from calibration.engines import READERS
 from calibration.names import model_of
-from calibration.rows import KernelRows, merge, read_rows
+from calibration.rows import KernelRows, merge, read_rows, read_text
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise
 from calibration.sources.vidur import FILES, read_vidur
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice
+from simulator.parameters import check_choice
 
 ENGINES = {reader.name: reader for reader in READERS}
 FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise", *ENGINES)

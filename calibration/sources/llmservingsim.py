@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from calibration.csv_tables import Columns, find_columns, read_columns
 from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, Table, make_table
+from calibration.rows import Columns, KernelRows, Table, find_columns, make_table, read_columns
 from simulator.errors import InputError
 
 OPS = {

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.csv_tables import read_csv
 from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, make_table
+from calibration.rows import KernelRows, make_table, read_csv
 from simulator.errors import InputError
 
 COLUMNS = (

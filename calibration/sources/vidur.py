@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import Columns, find_columns
 from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, Table, make_table, select
+from calibration.rows import Columns, KernelRows, Table, find_columns, make_table, select
 from simulator.errors import InputError
 
 OPS = {

@@ -10,7 +10,7 @@ from scenarios.bound.bound import bound, of_run
 from scenarios.runs.runner import run_on
 from scenarios.schema.loader import load
 from simulator.errors import InputError
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
 from simulator.policies import built_in_policies
 
 SCENARIOS = ("azure-conv", "chunk-size", "long-tail", "memory-pressure", "priorities")

@@ -1,7 +1,7 @@
 """The table of docs/metrics.md: every metric by its key of summary.json."""
 
 from docs.writers.tables import texts
-from reports.tables.definitions import SHOWN
+from reports.tables.details import SHOWN
 from simulator.metrics.latency import LATENCIES
 
 

@@ -1,10 +1,9 @@
 """The page of findings, docs/diagnosis.md, written from the rules."""
 
-from scenarios.diagnosis.diagnose import EXPLAINS, WASTES
+from scenarios.diagnosis.diagnose import CHEAPER, EXPLAINS, GAIN, MOST, WASTES
 from scenarios.diagnosis.late import TOLERATED
 from scenarios.diagnosis.rules import RULES
-from scenarios.diagnosis.what_if import CHEAPER, GAIN, MOST
-from simulator.percent import percent
+from simulator.metrics.metric import percent
 
 _HEAD = f"""\
 # What is wrong with a run

@@ -31,7 +31,7 @@ def page() -> str:
 def _page() -> Iterator[str]:
     from reports.exports.exported_run import export_formats
     from scenarios.runs.storage.run_folder import OTHER_FILES, RUN_FILES, TABLES
-    from simulator.metrics.table import METRICS
+    from simulator.metrics.summary import METRICS
 
     yield _HEAD
     yield from _table(("file", "what it is"), [(f"`{name}`", told) for name, told in RUN_FILES.items()])

@@ -8,13 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import height, log_times, plain_numbers, tail_axis
-from reports.drawing.marks import Mark, Painted, Series, in_series
-from reports.drawing.marks import some as places
-from reports.drawing.style import INK, MUTED, Picture, draw
+from reports.axes import height, log_times, plain_numbers, tail_axis
 from reports.html import pieces as html
+from reports.picture import INK, MUTED, Mark, Painted, Picture, Series, draw, in_series
+from reports.picture import some as places
 from reports.plots.cdf import SCALE
-from reports.tables.request_tables import TableRows
+from reports.tables.details import TableRows
 from reports.units import MISSING, short
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement, drift_curve, errors
 from simulator.results.records import Ints

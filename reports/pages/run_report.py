@@ -10,29 +10,30 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports.drawing.plot import DrawnRuns, Plot, ReportRun
-from reports.drawing.style import Picture, Style, styles
 from reports.html import pieces as html
-from reports.interactive.data import page_data
+from reports.html.page_data import page_data
+from reports.picture import DrawnRuns, Picture, Plot, ReportRun, Style, styles
 from reports.plots.cdf import CdfCurve, all_curves, quantities
-from reports.tables import definitions
+from reports.tables import details
 from reports.tables.basis import cost_tables, is_of_steps, provenance_words
-from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
-from reports.tables.request_tables import (
+from reports.tables.details import (
+    OVER_SEEDS,
+    WITHIN_RUNS,
     class_rows,
     class_summaries,
     class_words,
+    difference_table,
+    differences,
     rejection_table,
     replica_table,
     starvation_table,
 )
 from reports.units import fitted, number, one_line
 from reports.verdict.sentences import verdict_words
-from reports.verdict.shown_metrics import Summaries
-from reports.verdict.significance import joined, seeds
+from reports.verdict.shown_metrics import Summaries, joined, seeds
 from reports.verdict.slo_targets import facts
-from simulator.compiled import core_name
-from simulator.named_class import constants_in
+from simulator import core_name
+from simulator.parameters import constants_in
 
 HEADLINE = 2  # sentences above the tables; the reasons stand below them
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
@@ -121,9 +122,9 @@ def _write(
         fold("Scenario", *_scenarios(runs)),
         fold(
             "What the numbers mean",
-            html.text(definitions.LEGEND),
-            html.table(definitions.METRICS_TABLE, prose=True),
-            html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
+            html.text(details.LEGEND),
+            html.table(details.METRICS_TABLE, prose=True),
+            html.table(details.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
     data = page_data(labelled, style, lines)

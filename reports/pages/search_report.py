@@ -8,14 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import grid_of, latency_axis, log_numbers
-from reports.drawing.marks import Mark, Painted, Series, in_series
-from reports.drawing.style import INK, MUTED, Picture, draw
+from reports.axes import grid_of, latency_axis, log_numbers
 from reports.html.pieces import command, figure, paragraphs, section, table, write_page
-from reports.tables.request_tables import TableRows
+from reports.picture import INK, MUTED, Mark, Painted, Picture, Series, draw, in_series
+from reports.tables.details import TableRows
 from reports.units import latency, short
 from reports.verdict.shown_metrics import column_of
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
 
 _OWN, _FOUND = "#d55e00", "#009e73"
 _ROUNDS = (MUTED, "#56b4e9", "#0072b2", "#009e73")

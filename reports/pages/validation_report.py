@@ -8,20 +8,18 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import LOG_FROM, latency_axis, plain_numbers
-from reports.drawing.marks import Mark, Painted, some
-from reports.drawing.style import INK, MUTED, Picture, Style, draw
-from reports.html import inline_svg as svg
+from reports.axes import LOG_FROM, latency_axis, plain_numbers
 from reports.html import pieces as html
-from reports.interactive.data import BUCKETS, curves_data, timeline_data
-from reports.interactive.packed import Json
+from reports.html import pieces as svg
+from reports.html.page_data import BUCKETS, Json, curves_data, timeline_data
+from reports.picture import INK, MUTED, Mark, Painted, Picture, Style, draw, some
 from reports.plots.cdf import GRID, SCALE, CdfCurve, Quantity, cdf
 from reports.plots.timeline import BUCKETS as PICTURE_BUCKETS
 from reports.plots.timeline import Strip, band, draw_strips
-from reports.tables.request_tables import TableRows
+from reports.tables.details import TableRows
 from reports.units import decimals, latency, number, short
+from simulator.metrics.metric import percent
 from simulator.metrics.series import StepFunction
-from simulator.percent import percent
 from simulator.results.records import Floats
 
 MEASURED, SIMULATED = "measured", "simulated"
@@ -245,3 +243,31 @@ def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> Tabl
         for name, there, here, error, carries in parts
     )
     return TableRows(("part", "measured (ms)", "simulated (ms)", "error", "share of the error (ms)"), body)
+
+
+# A simulation beside a scrape of a real server's metrics: the errors, and every figure of both sides.
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapePage:
+    """All that the page says. `errors` are signed fractions by name, as `validation_report.Facing` has them."""
+
+    title: str
+    subtitle: str
+    rows: TableRows
+    errors: Mapping[str, float]
+    words: Sequence[str]
+    notes: Sequence[str]
+    scenario_yaml: str
+
+
+def write_scrape(folder: Path, page: ScrapePage) -> Path:
+    """Write the picture and report.html into `folder`; return the page's path. Equal input gives equal bytes."""
+    pictures = [error_bars(page.errors)] if page.errors else []
+    sections = [
+        html.section("Verdict", html.paragraphs(list(page.words), "verdict")),
+        html.section("Errors", *map(html.figure, pictures), html.table(page.rows)),
+        html.section("Notes", html.paragraphs(list(page.notes), "notes")),
+        html.section("Scenario", html.details("Resolved scenario", page.scenario_yaml)),
+    ]
+    return html.write_page(folder, page.title, page.subtitle, sections, pictures)

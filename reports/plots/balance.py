@@ -9,9 +9,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from reports.drawing.axes import plain_numbers, run_time_axis
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import CARD, Picture, draw, shorten
+from reports.axes import plain_numbers, run_time_axis
+from reports.picture import CARD, DrawnRuns, Picture, Plot, draw, shorten
 from reports.plots.timeline import shown_until
 from reports.units import Clock, clock_for, number, short
 from simulator.metrics.series import downsample, row_series

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import grid_of, log_times, plain_numbers, plain_times, time_text
-from reports.drawing.coincide import equal, said
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import CARD, INK, MUTED, Picture, Style, draw, shorten
+from reports.axes import equal, grid_of, log_times, plain_numbers, plain_times, said, time_text
+from reports.picture import CARD, INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
 from reports.units import intervals, number, time_unit
-from reports.verdict.shown_metrics import Column, Summaries, column_of
-from reports.verdict.significance import Estimate, estimate, seeds
-from simulator.metrics.slo import Slo
-from simulator.metrics.table import METRICS
+from reports.verdict.shown_metrics import Column, Estimate, Summaries, column_of, estimate, seeds
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS
 
 THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo_attainment")
 LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")

@@ -9,14 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import TICKS, height, highest, latency_axis, slo_line, tail_axis, time_text
-from reports.drawing.coincide import coinciding, said
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
+from reports.axes import TICKS, coinciding, height, highest, latency_axis, said, slo_line, tail_axis, time_text
+from reports.picture import INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
 from reports.units import latency
 from reports.verdict.slo_targets import classes_of
-from simulator.metrics.latency import finished, itl, request_latencies
-from simulator.metrics.slo import Slo, limited_requests
+from simulator.metrics.latency import Slo, finished, itl, limited_requests, request_latencies
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Floats, Records
 

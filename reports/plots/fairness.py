@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import latency_axis, run_time_axis
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import DASHES, INK, MUTED, OTHERS, Picture, draw, shorten
+from reports.axes import latency_axis, run_time_axis
+from reports.picture import DASHES, INK, MUTED, OTHERS, DrawnRuns, Picture, Plot, draw, shorten
 from reports.units import clock_for
 from simulator.metrics.latency import ttft_s
 from simulator.results.records import Floats, Ints, Records

@@ -11,9 +11,8 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from reports.drawing.coincide import equal, said
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import CARD, GRID, HELD, INK, MUTED, Picture, Style, draw, mix, shorten
+from reports.axes import equal, said
+from reports.picture import CARD, GRID, HELD, INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, assign, stalls, stays, window
 from reports.units import Clock, clock_for, decimals, number
 from simulator.metrics.window import run_end_s

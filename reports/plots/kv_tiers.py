@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import plain_numbers, run_time_axis
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import CARD, HELD, Picture, draw, shorten
+from reports.axes import plain_numbers, run_time_axis
+from reports.picture import CARD, HELD, DrawnRuns, Picture, Plot, draw, shorten
 from reports.units import clock_for
-from simulator.metrics.fleet_metrics import prompt_tokens_asked
+from simulator.metrics.usage import prompt_tokens_asked
 from simulator.results.records import Floats, Records
 
 BUCKETS = 60

@@ -9,9 +9,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from reports.drawing.axes import plain_numbers
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import CARD, HELD, INK, Picture, Style, draw, mix, shorten
+from reports.axes import plain_numbers
+from reports.picture import CARD, HELD, INK, DrawnRuns, Picture, Plot, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, stays, window
 from reports.units import Clock, clock_for, number
 from simulator.metrics.series import downsample, kv_used_blocks

@@ -5,12 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import plain_numbers, run_time_axis
-from reports.drawing.coincide import coinciding, said
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import INK, Picture, Style, draw, shorten
+from reports.axes import coinciding, plain_numbers, run_time_axis, said
+from reports.picture import INK, DrawnRuns, Picture, Plot, Style, draw, shorten
 from reports.units import clock_for
-from simulator.metrics.fleet_metrics import prompt_tokens_asked
+from simulator.metrics.usage import prompt_tokens_asked
 from simulator.results.records import Floats, Records
 
 BUCKETS = 60

@@ -10,13 +10,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import plain_numbers
-from reports.drawing.marks import Mark, Painted
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.shades import text_on
-from reports.drawing.style import CARD, INK, MAP, Picture, draw
+from reports.axes import plain_numbers, text_on
+from reports.picture import CARD, INK, MAP, DrawnRuns, Mark, Painted, Picture, Plot, draw
 from reports.units import number
-from simulator.metrics.fleet_metrics import prompt_tokens_asked
+from simulator.metrics.usage import prompt_tokens_asked
 from simulator.results.records import Floats, Ints, Records
 from simulator.results.shared_prefixes import PrefixColumns
 

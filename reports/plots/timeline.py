@@ -16,10 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers, run_time_axis
-from reports.drawing.coincide import coinciding, said
-from reports.drawing.plot import DrawnRuns, Plot
-from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
+from reports.axes import LOG_FROM, coinciding, log_numbers, plain_numbers, run_time_axis, said
+from reports.picture import INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
 from reports.units import Clock, clock_for, short
 from simulator.metrics.series import (
     Points,

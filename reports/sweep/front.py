@@ -8,14 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import scaled_numbers
-from reports.drawing.marks import Mark, Painted, Series, in_series
-from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
-from reports.sweep.best import has_slo, keeps_slo
-from reports.sweep.lines import MARKS, colours
-from reports.sweep.pareto import Trade, trades
-from reports.sweep.points import SweepPoint, SweepResult
-from reports.tables.request_tables import TableRows
+from reports.axes import scaled_numbers
+from reports.picture import CARD, INK, MUTED, Mark, Painted, Picture, Series, draw, in_series, shorten
+from reports.sweep.load import MARKS, colours
+from reports.sweep.points import SweepPoint, SweepResult, Trade, has_slo, keeps_slo, trades
+from reports.tables.details import TableRows
 from reports.units import short
 
 _MOST_IN_LEGEND = 12

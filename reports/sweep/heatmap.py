@@ -12,10 +12,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports.drawing.axes import grid_of
-from reports.drawing.marks import Mark, Painted
-from reports.drawing.shades import printed, shading, text_on
-from reports.drawing.style import GRID, MAP, MUTED, Picture, draw, shorten
+from reports.axes import grid_of, printed, shading, text_on
+from reports.picture import GRID, MAP, MUTED, Mark, Painted, Picture, draw, shorten
 from reports.sweep.load import value_words
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.html import pieces as html
-from reports.sweep.best import Best, best_points
 from reports.sweep.front import front_pictures, front_table
 from reports.sweep.heatmap import heatmaps
 from reports.sweep.load import goodput_picture, knee_table, load_picture, throughput_picture
-from reports.sweep.pareto import trades
-from reports.sweep.points import SweepPoint, SweepResult, column, points_named, titled
-from reports.tables.request_tables import TableRows
+from reports.sweep.points import Best, SweepPoint, SweepResult, best_points, column, points_named, titled, trades
+from reports.tables.details import TableRows
 from reports.units import intervals, number
-from reports.verdict.shown_metrics import Column
-from reports.verdict.significance import Estimate
+from reports.verdict.shown_metrics import Column, Estimate
 
 MOST_ROWS = 200
 _TABLE = ("request_throughput", "output_throughput", "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "p99_e2el_ms",

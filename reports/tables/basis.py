@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reports.tables.request_tables import TableRows
+from reports.tables.details import TableRows
 from reports.units import one_line
-from reports.verdict.shown_metrics import Summaries, Summary
-from reports.verdict.significance import joined
+from reports.verdict.shown_metrics import Summaries, Summary, joined
 
 KEY = "provenance"
 """The key of a summary."""
@@ -89,7 +88,7 @@ def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
 
 
 def is_of_steps(note: str) -> bool:
-    """Return whether a run's note says how sensitive it is to step times (`scenarios.runs.step_time_sensitivity`)."""
+    """Return whether a run's note says how sensitive it is to step times (`scenarios.runs.runner`)."""
     return "TTFT" in note and "step time" in note
 
 

@@ -10,19 +10,45 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from statistics import fmean
 from types import MappingProxyType
+from typing import Any
 
 from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
 from reports.units import MILLISECONDS, MISSING, column_unit, fitted, intervals, number, tied, time_unit
-from reports.verdict.predicted import ends_of, prediction_note
-from reports.verdict.run_length import Own, own_intervals
-from reports.verdict.sentences import verdict_words
-from reports.verdict.shown_metrics import Block, Column, Summaries, blocks_of
-from reports.verdict.significance import Estimate, best, estimate, seeds, values
+from reports.verdict.sentences import Own, own_intervals, verdict_words
+from reports.verdict.shown_metrics import Block, Column, Estimate, Summaries, best, blocks_of, estimate, seeds, values
 from reports.verdict.slo_targets import Facts
+from simulator.metrics.latency import Slo
 from simulator.metrics.metric import MS
-from simulator.metrics.slo import Slo
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS, PREDICTION
+
+# Where a real server's metrics lie: the intervals of `prediction` in summary.json, beside the figures of a run.
+
+Run = Mapping[str, Any]
+
+
+def ends_of(runs: Sequence[Run], key: str) -> tuple[float, float] | None:
+    """The ends of a metric's interval, their means over seeds; None where a run has none."""
+    found = [(run.get(PREDICTION) or {}).get("metrics", {}).get(key) for run in runs]
+    if not found or any(each is None for each in found):
+        return None
+    return fmean([each["low"] for each in found]), fmean([each["high"] for each in found])
+
+
+def prediction_note(summaries: Mapping[str, Sequence[Run]]) -> str:
+    """What the intervals are, and how the prices of steps were come by; empty where no run has one."""
+    entries = {label: runs[0][PREDICTION] for label, runs in summaries.items() if runs and runs[0].get(PREDICTION)}
+    if not entries:
+        return ""
+    percent = ", ".join(dict.fromkeys(f"{100 * entry['coverage']:g} %" for entry in entries.values()))
+    whys = dict.fromkeys(entry["why"] for entry in entries.values())
+    said = f"On a real server: {percent} of similar real servers fell in this range ({'; '.join(whys)})."
+    # One kernel priced too high is so in all runs: what differs between them is the policy, or another setting.
+    return f"{said} All runs share most of that error, so their order is more certain." if len(entries) > 1 else said
+
+
+# The table.
 
 MARK = "*"
 MOST_OF_A_LABEL = 60

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from reports.units import latency, short
-from reports.verdict.shown_metrics import COLUMNS, Summary
-from reports.verdict.significance import joined, values
+from reports.verdict.shown_metrics import COLUMNS, Summary, joined, values
 from simulator.metrics.confidence import PERCENTILE_KEYS, run_percentiles
-from simulator.metrics.latency import LATENCIES
+from simulator.metrics.latency import LATENCIES, Slo, limited_requests
 from simulator.metrics.metric import FRACTION, MS
 from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
-from simulator.metrics.overload import Overload, overload
-from simulator.metrics.slo import Slo, limited_requests
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
+from simulator.metrics.waits import Overload, overload
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Records, Status
-from simulator.statistics.intervals import mean_interval
-from simulator.statistics.percentiles import PercentileInterval
+from simulator.statistics import PercentileInterval, mean_interval
 
 KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
 

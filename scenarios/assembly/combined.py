@@ -1,7 +1,7 @@
 """The parts of a scenario's servers, and the refusal of two that cannot be combined, at the key in the scenario.
 
 `simulator.goes_with` has the table. A model's KV groups are no part here: where they cannot be combined with another
-part, all layers keep all tokens (`scenarios.assembly.kv_groups`).
+part, all layers keep all tokens (`scenarios.assembly.kv_memory`).
 """
 
 from __future__ import annotations

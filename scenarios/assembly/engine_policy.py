@@ -11,7 +11,7 @@ from scenarios.schema.engine import ENGINE_KEYS, ONLY_GIVEN
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.named_class import split_class
+from simulator.parameters import split_class
 from simulator.policies import DEFAULT_POLICY, load_policy, policy_class, policy_parameters, rules_of
 from simulator.policy_traits import Traits
 from simulator.queues import QUEUES, Order, make_queue

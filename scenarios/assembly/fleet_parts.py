@@ -2,29 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scenarios.assembly.combined import check_parts, parts_of_group
 from scenarios.assembly.groups import Group, groups_of
-from scenarios.assembly.pulling import build_pulling, failing_loads
 from scenarios.assembly.replica_parts import ReplicaParts, build
+from scenarios.random_draws import stream
 from scenarios.schema.scenario import Scenario
-from scenarios.streams import stream
 from simulator.errors import InputError
+from simulator.fleet.cluster import is_disaggregated
+from simulator.fleet.dispatch import LinkSpeed
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.link import LinkSpeed
-from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.goes_with import APART, API_SERVERS, TOKEN_CAP, WHOLE_REQUESTS
-from simulator.timing.scaled import Scaled, ScaledGroup
+from simulator.memory.blocks import Cache
+from simulator.metrics.foresight import foresight
+from simulator.metrics.window import measured_window
+from simulator.request import Request
+from simulator.results.records import Records
+from simulator.timing.pipeline_cost import Scaled, ScaledGroup
+from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from simulator.fleet.flow_control import FlowControl
+    from simulator.fleet.gateway import FlowControl
     from simulator.fleet.router import Router
+
+
+# Decoding groups that pull by the rules of vLLM's connector, built from `kv_transfer.connector`.
+
+if TYPE_CHECKING:
+    from simulator.engine.parts.connected_memory import Connected
+    from simulator.engine.parts.pull import Pull, PullConfig
+
+    Fails = Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class MakePull:
+    """Makes a decoding replica's connector; the fleet gives it its link."""
+
+    config: PullConfig
+
+    def __call__(self, blocks: Connected, overlaps: bool) -> Pull:
+        from simulator.engine.parts.connected_memory import ConnectedBlocks
+        from simulator.engine.parts.pull import Pull
+
+        assert isinstance(blocks, ConnectedBlocks)
+        return Pull(self.config, {}, blocks.block_size, overlaps=overlaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Says of each request whether its load fails: a draw of its own, whatever else happens."""
+
+    seed: int
+    rate: float
+
+    def __call__(self, row: int) -> bool:
+        return bool(np.random.Generator(np.random.Philox(key=[self.seed, row])).random() < self.rate)
+
+
+def failing_loads(scenario: Scenario) -> Fails | None:
+    """Which loads fail; None where none does."""
+    link = scenario.kv_transfer
+    return Failing(scenario.seed, link.failure_rate) if link is not None and link.failure_rate else None
+
+
+def build_pulling(scenario: Scenario, group: Group, build: Callable[[Scenario], ReplicaParts]) -> ReplicaParts:
+    """Build a group's parts, with a connector where it decodes what it pulls."""
+    link, own = scenario.kv_transfer, group.scenario
+    if link is None or link.connector is None or group.role != "decode":
+        return build(own)
+    from simulator.engine.parts.connected_memory import ConnectedBlocks
+    from simulator.engine.parts.pull import PullConfig
+
+    caches, engine = own.engine.enable_prefix_caching, own.engine
+    parts = build(own)
+    size = parts.kv.bytes_per_block * own.hardware.tensor_parallel
+    config = PullConfig(
+        "decode", size, link.bandwidth_gb_s * 1e9, link.latency_s, kv_load_failure_policy=link.kv_load_failure_policy
+    )
+    blocks = partial(ConnectedBlocks, block_size=engine.block_size, caches_prefixes=caches)
+    return replace(parts, connector=MakePull(config), make_blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +163,7 @@ def build_flow_control(scenario: Scenario) -> FlowControl | None:
     given = scenario.flow_control
     if given is None:
         return None
-    from simulator.fleet.flow_control import FlowControl
+    from simulator.fleet.gateway import FlowControl
 
     return FlowControl(**{**given.model_dump(), "ttl_s": inf if given.ttl_s is None else given.ttl_s})
 
@@ -110,7 +176,7 @@ def build_router(scenario: Scenario) -> Router:
     except InputError as error:
         raise error if error.file else scenario.error("router", error.message, error.hint) from None
     if config.regret:
-        from simulator.fleet.regret import WithRegret
+        from simulator.fleet.dispatch import WithRegret
 
         router = WithRegret(router)
     features = RouterFeatures.of(router)
@@ -124,3 +190,37 @@ def build_router(scenario: Scenario) -> Router:
     parts += [API_SERVERS] if getattr(router, "api_server_count", 1) > 1 else []
     check_parts(scenario, parts)
     return router
+
+
+# What prefix caches that know the future could have found, beside the regret of a router.
+
+
+def foreseen(
+    scenario: Scenario, fleet: Sequence[BuiltGroup], records: Records, workload: Workload, **cuts: float
+) -> dict[str, float]:
+    """The bounds on prefix hits by the names of summary.json, where the router's regret is asked for.
+
+    Nothing where a group caches nothing, keeps several kinds of KV, or has tiers behind its GPUs' memory.
+    """
+    if not scenario.routing.regret or not all(_is_plain(built) for built in fleet):
+        return {}
+    found = foresight(records, _requests(records, workload), measured_window(records, **cuts).measured)
+    if found is None:
+        return {}
+    shares = {
+        "belady_hit_rate": found.own,
+        "belady_pooled_hit_rate": found.pooled,
+        "unlimited_hit_rate": found.unlimited,
+    }
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _is_plain(built: BuiltGroup) -> bool:
+    group = built.replicas
+    return group.connector is None and not group.has_kv_groups and isinstance(group.make_blocks(1, 0), Cache)
+
+
+def _requests(records: Records, workload: Workload) -> dict[str, Request]:
+    """All requests that the run may have had, by name; of users in a closed loop as many as came at all."""
+    sources = [workload, *(loop.draw(loop.requests or len(records.requests.row)) for loop in workload.loops)]
+    return {request.request_id: request for source in sources for request in source.requests()}

@@ -1,8 +1,8 @@
-"""The groups of a fleet. Each becomes a scenario; the scenario around it gives the keys that it leaves out."""
+"""The groups of a fleet, each as a scenario of its own; what their GPUs cost, and the energy that they take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.origin import Origin
 from simulator.errors import InputError
 from simulator.fleet.group import Role
+from simulator.metrics.part_metrics import TDP_W, joules
+from simulator.metrics.window import measured_window
+from simulator.results.records import Records
 
 if TYPE_CHECKING:
-    from scenarios.schema.autoscaling import AutoscalingConfig
-    from scenarios.schema.group import GroupConfig
+    from scenarios.schema.fleet import AutoscalingConfig, GroupConfig
     from scenarios.schema.source.yaml_source import KeyPath
 
 
@@ -117,3 +119,70 @@ class _GroupOrigin(Origin):
         for key in path[: 2 if key_by_key else 1]:
             given = given.get(key) if isinstance(given, dict) else None
         return path if given is None or not path else (*self._around, *path)
+
+
+# The cost of a run's GPUs: the time that each group's replicas were there, and its price.
+
+
+def gpu_hours(scenario: Scenario, seconds: Mapping[str, float]) -> dict[str, float]:
+    """GPU-hours of every group: its replicas' time, in seconds, x the GPUs of a replica."""
+    gpus = {group.name: group.scenario.hardware.gpus for group in groups_of(scenario)}
+    alone = next(iter(gpus.values()))
+    return {name: spent * gpus.get(name, alone) / 3600 for name, spent in seconds.items()}
+
+
+def cost_of(hours: Mapping[str, float], scenario: Scenario, output_tokens: int) -> float | None:
+    """USD for a million output tokens; None without output, or where a price is not known."""
+    usd = 0.0
+    prices = [group.scenario.resolve_gpu().usd_per_hour for group in groups_of(scenario)]
+    for price, spent in zip(prices, hours.values(), strict=True):
+        if price is None:
+            return None
+        usd += price * spent
+    return usd / output_tokens * 1e6 if output_tokens else None
+
+
+def cost_per_million(scenario: Scenario, output_throughput: float | None) -> float | None:
+    """USD for a million output tokens on the scenario's GPUs; None where the price or the throughput is not known."""
+    from simulator.metrics.summary import cost_per_million_output_tokens
+
+    usd_per_hour = 0.0
+    for group in groups_of(scenario):
+        of_gpu = group.scenario.resolve_gpu().usd_per_hour
+        if of_gpu is None:
+            return None
+        usd_per_hour += group.replicas * group.scenario.hardware.gpus * of_gpu
+    return cost_per_million_output_tokens(output_throughput, gpus=1, usd_per_gpu_hour=usd_per_hour)
+
+
+# The energy of a run's GPUs, as the scenario asks for it.
+
+_JOULES_A_KWH = 3.6e6
+
+
+def energy_of(scenario: Scenario, records: Records, output_tokens: int, **cuts: float) -> dict[str, float]:
+    """Joules and grams of CO2 a token, by the names of summary.json; none unless the scenario has `energy`.
+
+    Raises InputError for a GPU whose power limit is not known.
+    """
+    asked = scenario.energy
+    if asked is None or not output_tokens:
+        return {}
+    limits_w: list[float] = []
+    for group in groups_of(scenario):
+        gpu = group.scenario.resolve_gpu().name
+        limit_w = asked.tdp_w or TDP_W.get(gpu)
+        if limit_w is None:
+            raise scenario.error("energy", f"the power limit of {gpu} is not known", "give energy.tdp_w, in watts")
+        limits_w += [limit_w * group.scenario.hardware.gpus] * group.replicas
+    limits_w += limits_w[-1:] * (records.replicas - len(limits_w))  # what an autoscaler added
+    found = joules(records, measured_window(records, **cuts), limits_w[: records.replicas])
+    entries = {
+        "joules_per_output_token": found.taken / output_tokens,
+        "joules_per_output_token_low": found.low / output_tokens,
+        "joules_per_output_token_high": found.high / output_tokens,
+    }
+    if asked.grams_co2_per_kwh is not None:
+        grams = found.taken / _JOULES_A_KWH * asked.grams_co2_per_kwh
+        entries["grams_co2_per_million_output_tokens"] = grams / output_tokens * 1e6
+    return entries

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from scenarios.schema.predictor import ClassMeanPredictor, NoisyPredictor, NoPredictor, OraclePredictor, Predictor
-from scenarios.streams import stream
+from scenarios.random_draws import stream
+from scenarios.schema.client import ClassMeanPredictor, NoisyPredictor, NoPredictor, OraclePredictor, Predictor
 from simulator.workload import ClosedLoop, Floats, Workload
 
 _SAMPLE = 4096  # chains of a pool without an end, whose mean output stands for all

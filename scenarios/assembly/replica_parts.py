@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scenarios.assembly.adapters import adapter_bytes, build_adapters
 from scenarios.assembly.combined import check_parts, parts_of
-from scenarios.assembly.encoder import build_encoder
 from scenarios.assembly.engine_policy import build_policy, policy_label
-from scenarios.assembly.kv_groups import blocks_of, cache_of, plan_of
-from scenarios.assembly.offloading import build_offloading, connected_blocks
-from scenarios.assembly.pipeline import build_pipeline, check_pipeline, pipeline_cache
+from scenarios.assembly.kv_memory import blocks_of, build_offloading, cache_of, connected_blocks, plan_of
 from scenarios.assembly.speculation import build_drafter, build_speculation, drafter_memory
 from scenarios.assembly.unused_keys import caches_prefixes, check_overlap
+from scenarios.schema.cost import ProfileCostConfig, RooflineCostConfig
 from scenarios.schema.engine import DEFAULT_BUDGET
+from scenarios.schema.links import PipelineLink
 from scenarios.schema.scenario import Scenario
 from scenarios.servers import server_of
 from simulator.division import cdiv
@@ -25,14 +23,17 @@ from simulator.engine.admission import NO_CAPS, QueueCaps
 from simulator.errors import InputError
 from simulator.goes_with import KV_GROUPS, Part
 from simulator.hardware.kv import KVCache, MemorySettings, swap_s_per_block
+from simulator.hardware.stages import pipeline_kv, stage_memories, stages_of
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import built_in_policies, policy_class
 from simulator.policy_traits import OptionalMembers, Traits
-from simulator.timing.added import RanksWithAddition, WithAddition
-from simulator.timing.drafter import WithDrafter, WithDrafters
+from simulator.timing.added import EncoderTime, Loras, RanksWithAddition, WithAddition, WithDrafter, WithDrafters
+from simulator.timing.cost import CostModel
+from simulator.timing.pipeline_cost import PipelineCost, cost_of_stage
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, LINK_EFFICIENCY
 
 if TYPE_CHECKING:
     from simulator.engine.parts.connected_memory import MakeConnector
@@ -40,10 +41,112 @@ if TYPE_CHECKING:
     from simulator.hardware.models import Model
     from simulator.plan import Policy
     from simulator.speculative.speculation import Speculation
-    from simulator.timing.cost import CostModel, GroupCost
-    from simulator.timing.pipeline_cost import PipelineCost
+    from simulator.timing.cost import GroupCost
 
-_KEY = "hardware.enable_expert_parallel"
+
+# LoRA adapters of a scenario's replicas: what they cost, and the memory of their slots.
+
+USUAL_RANK = 16
+"""vLLM's default of `max_lora_rank` (vllm/config/lora.py, 0.33)."""
+
+
+def _loras(scenario: Scenario) -> Loras | None:
+    """Return the adapters of a replica; None where it serves none."""
+    engine = scenario.engine
+    if engine.parameter("max_loras") is None:
+        if engine.max_lora_rank is not None:
+            raise scenario.error("engine.max_lora_rank", "the engine takes no adapters", "give engine.max_loras")
+        return None
+    rank = engine.max_lora_rank or USUAL_RANK
+    try:
+        return Loras(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel, rank)
+    except InputError as error:
+        raise scenario.error("engine.max_loras", error.message, error.hint) from None
+
+
+def build_adapters(scenario: Scenario) -> Loras | None:
+    """Build the price of adapters; None without them, and where the cost of steps says all by itself."""
+    found = _loras(scenario)
+    return found if isinstance(scenario.resolve_cost(), (RooflineCostConfig, ProfileCostConfig)) else None
+
+
+def adapter_bytes(scenario: Scenario) -> int:
+    """Return the bytes of the adapters' slots on each GPU."""
+    found = _loras(scenario)
+    return 0 if found is None else scenario.engine.parameter("max_loras") * found.slot_bytes
+
+
+# The encoder of images of a scenario's replicas, and what it costs.
+
+
+def build_encoder(scenario: Scenario) -> EncoderTime | None:
+    """Build the price of images; None where a server takes none, or where the cost of steps says all by itself."""
+    if scenario.engine.parameter("max_image_embeddings") is None:
+        return None
+    if not isinstance(scenario.resolve_cost(), (RooflineCostConfig, ProfileCostConfig)):
+        return None
+    model = scenario.resolve_model()
+    if not model.encoder_parameters:
+        what = f"the model {model.name} has no encoder of images"
+        hint = f"model: {{base: {model.name}, encoder_parameters: 6.7e8}}, or no max_image_embeddings"
+        raise scenario.error("engine.max_image_embeddings", what, hint)
+    return EncoderTime(model, scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
+
+
+# The pipeline of a scenario's replicas: the cost of each stage, and the link between them.
+#
+# `hardware.pipeline_parallel` is vLLM's --pipeline-parallel-size.
+
+_PIPELINE_KEY = "hardware.pipeline_parallel"
+_SENT = 2  # tensors: hidden states and the residual
+
+
+def check_pipeline(scenario: Scenario) -> None:
+    """Raise InputError, with the key, for a policy or a model that has no pipeline; nothing with one stage."""
+    engine, hardware = scenario.engine, scenario.hardware
+    if hardware.pipeline_parallel == 1:
+        if hardware.pipeline_link is not None:
+            raise scenario.error(
+                "hardware.pipeline_link", "one stage sends nothing", f"give {_PIPELINE_KEY}: 2 or more"
+            )
+        return
+    if not Traits.of(policy_class(engine.policy)).fills_pipelines:
+        able = ", ".join(name for name in built_in_policies() if Traits.of(policy_class(name)).fills_pipelines)
+        what = f"the policy {engine.policy} does not plan for the stages of a pipeline"
+        raise scenario.error(_PIPELINE_KEY, what, f"these do: {able}; or pipeline_parallel: 1")
+    try:
+        stages_of(scenario.resolve_model(), hardware.pipeline_parallel, hardware.pp_layer_partition)
+    except InputError as error:
+        raise scenario.error(_PIPELINE_KEY, error.message, error.hint) from None
+
+
+def build_pipeline(scenario: Scenario, cost: CostModel, adapters: Loras | None) -> PipelineCost | None:
+    """Build the pipeline of a scenario that was checked; None with one stage. Each has its layers' part of `adapters`.
+
+    Each token sends two rows of the model's width in 16 bits; with tensor parallelism each GPU sends its part
+    (vllm/distributed/parallel_state.py:1083).
+    """
+    hardware, model = scenario.hardware, scenario.resolve_model()
+    if hardware.pipeline_parallel == 1:
+        return None
+    link = hardware.pipeline_link or PipelineLink()
+    gb_s = link.bandwidth_gb_s or LINK_EFFICIENCY * scenario.resolve_gpu().link_gb_s
+    sent = _SENT * ACTIVATION_BYTES * model.hidden / hardware.tensor_parallel
+    stages: list[CostModel] = []
+    for stage in stages_of(model, hardware.pipeline_parallel, hardware.pp_layer_partition):
+        own = cost_of_stage(cost, stage)
+        stages.append(own if adapters is None else WithAddition(own, replace(adapters, model=stage.model)))
+    return PipelineCost(tuple(stages), link.latency_s, sent / (gb_s * 1e9))
+
+
+def pipeline_cache(scenario: Scenario, settings: MemorySettings) -> KVCache:
+    """Return the KV cache that fits on every stage. Raises InputError where one does not fit."""
+    hardware = scenario.hardware
+    memories = stage_memories(settings, hardware.pipeline_parallel, hardware.pp_layer_partition)
+    return pipeline_kv(memories, hardware.num_gpu_blocks)
+
+
+_EXPERTS_KEY = "hardware.enable_expert_parallel"
 STATIC = "hardware.mem_fraction_static"
 
 
@@ -186,31 +289,29 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     if not scenario.hardware.enable_expert_parallel:
         if scenario.engine.parameter("dp_sync_interval") is not None:
             what = "only replicas that share experts step together, and agree when to stop"
-            raise scenario.error("engine.dp_sync_interval", what, f"give {_KEY}: true, or leave the key out")
+            raise scenario.error("engine.dp_sync_interval", what, f"give {_EXPERTS_KEY}: true, or leave the key out")
         return None
+    from simulator.timing.expert_parallel import ExpertParallelCost, RooflineRanks
     from simulator.timing.profile import ProfileCost
-    from simulator.timing.profile.expert_parallel import ExpertParallelCost
-    from simulator.timing.roofline_cost import Roofline
-    from simulator.timing.roofline_ranks import RooflineRanks
-    from simulator.timing.windowed_roofline import WindowedRoofline
+    from simulator.timing.roofline_cost import Roofline, WindowedRoofline
 
     model = scenario.resolve_model()
     if not model.experts:
-        raise scenario.error(_KEY, f"the model {model.name} has no experts to share", "leave the key out")
+        raise scenario.error(_EXPERTS_KEY, f"the model {model.name} has no experts to share", "leave the key out")
     if scenario.replicas < 2 and scenario.hardware.tensor_parallel > 1:
         return None  # the GPUs of the one replica hold whole experts, which its cost knows
     if scenario.replicas < 2:
-        raise scenario.error(_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
+        raise scenario.error(_EXPERTS_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
     if model.experts < scenario.replicas:
         what = f"{scenario.replicas} replicas are more than the {model.experts} experts that they would share"
-        raise scenario.error(_KEY, what, f"give replicas: {model.experts} or fewer")
+        raise scenario.error(_EXPERTS_KEY, what, f"give replicas: {model.experts} or fewer")
     if not isinstance(cost, (ProfileCost, Roofline, WindowedRoofline)):
         what = "the steps of replicas that share experts need a profile or the roofline"
-        raise scenario.error(_KEY, what, "cost: {kind: auto}")
+        raise scenario.error(_EXPERTS_KEY, what, "cost: {kind: auto}")
     copies = model.active_experts if server_of(scenario.engine.policy).all_to_all else None
     if not isinstance(cost, ProfileCost):
         return RooflineRanks.of(cost, scenario.replicas, copies)
     try:
         return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas, copies)
     except InputError as error:
-        raise scenario.error(_KEY, error.message, error.hint) from None
+        raise scenario.error(_EXPERTS_KEY, error.message, error.hint) from None

@@ -7,28 +7,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scenarios.assembly.unused_keys import takes_ahead, verifies_drafts
-from scenarios.schema.cost.profile import ProfileCostConfig
-from scenarios.schema.cost.roofline import RooflineCostConfig
+from scenarios.random_draws import stream
+from scenarios.schema.cost import ProfileCostConfig, RooflineCostConfig
 from scenarios.schema.scenario import Scenario
-from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.hardware.models import Model
-from simulator.named_class import split_class
+from simulator.parameters import split_class
 from simulator.policies import built_in_policies
 from simulator.request import Request
-from simulator.speculative.acceptance import Acceptance, DrawnAcceptance, RequestAcceptance, least_variance
-from simulator.speculative.ahead import check_server
-from simulator.speculative.presets import PRESETS, preset_of
-from simulator.speculative.speculation import Speculation
-from simulator.timing.cost import CostModel
-from simulator.timing.drafter import (
-    Drafter,
-    DrafterMemory,
-    Joint,
-    draft_head,
-    joined_parameters,
-    memory_of,
+from simulator.speculative.acceptance import (
+    PRESETS,
+    Acceptance,
+    DrawnAcceptance,
+    RequestAcceptance,
+    least_variance,
+    preset_of,
 )
+from simulator.speculative.speculation import Speculation, check_server
+from simulator.timing.added import Drafter, DrafterMemory, Joint, draft_head, joined_parameters, memory_of
+from simulator.timing.cost import CostModel
 from simulator.timing.roofline_cost import Roofline
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.schema.engine import ENGINE_KEYS
+from scenarios.schema.engine import ENGINE_KEYS, where
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.vllm_names import where
 from simulator.errors import did_you_mean
-from simulator.named_class import file_of
+from simulator.parameters import file_of
 from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
 from simulator.policies.parts.preemption import needs_host
 from simulator.policy_traits import Traits

@@ -52,7 +52,7 @@ def _given_workload(scenario: Scenario) -> Workload:
 
         trace = read_trace(workload.path, workload.options(scenario.seed))
         if workload.trace.arrival is not None:  # before the sessions are taken apart, which keep their pace
-            from scenarios.generate.redrawn import with_arrivals
+            from scenarios.generate.arrivals import with_arrivals
 
             trace = with_arrivals(trace, workload.trace.arrival, scenario.seed)
         return _played_back(trace, scenario, workload)

@@ -13,15 +13,13 @@ import numpy as np
 from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.replica_parts import build
 from scenarios.bound.at_best import Bound, Bounds, at_best, largest_rate
-from scenarios.bound.charges import Charges, Server
-from scenarios.bound.held import HeldBlocks
-from scenarios.bound.requests import measured_requests
+from scenarios.bound.charges import Charges, HeldBlocks, Server, measured_requests
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
 from simulator.policy_traits import OptionalMembers
 from simulator.results.records import Records, Status
-from simulator.timing.floor import floors_of
+from simulator.timing.cost import floors_of
 from simulator.workload import Workload
 
 _SAME = "and others may serve more requests: the share within the SLO alone is comparable"

@@ -14,8 +14,7 @@ from scenarios.cli.plan import Slo
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from scenarios.plan.edge import Edge
-    from scenarios.plan.experiment import Run
+    from scenarios.plan.experiment import Edge, Run
 
 
 def bench_plan(
@@ -40,11 +39,8 @@ def bench_plan(
     the requests, the commands of `vllm bench serve` and GuideLLM, and the scenarios by which `validate` reads the
     results, into --out, else into runs/NAME-bench-plan.
     """
-    from scenarios.plan.edge import edge_of_plan, edge_of_scenario
-    from scenarios.plan.experiment import experiment
-    from scenarios.plan.experiment_files import write_experiment
-    from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import output
+    from scenarios.plan.experiment import edge_of_plan, edge_of_scenario, experiment, write_experiment
+    from scenarios.runs.storage.output import default_folder, output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
 
@@ -75,7 +71,7 @@ def bench_plan(
 
 def _design(edge: Edge, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the experiment as `--json` prints it."""
-    from scenarios.plan.experiment_files import guidellm_command, validate_command, vllm_command
+    from scenarios.plan.experiment import guidellm_command, validate_command, vllm_command
 
     return {
         "scenario": edge.scenario.name,
@@ -104,7 +100,7 @@ def _design(edge: Edge, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _text(runs: Sequence[Run], console: Console) -> str:
     from reports.tables.terminal import aligned
-    from scenarios.plan.wording import rate_text, valued
+    from scenarios.plan.text import rate_text, valued
 
     head = ("run", "rate (req/s)", "prompts", "minutes", "GPU minutes", "expected", "of the metric that decides")
     rows = [

@@ -28,7 +28,7 @@ def bound(
     It counts with the scenario's requests, limits and step costs. A table goes to stdout: each bound, the relaxation
     that proves it, and how close the policies come. Nothing is written.
     """
-    from reports.tables.bound_table import bound_table
+    from reports.tables.details import bound_table
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.runs.variants import split_variants

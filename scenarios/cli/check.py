@@ -51,9 +51,8 @@ def policy(
     `batchlab run` to replay. Exit code 3: a law is broken.
     """
     from scenarios.assembly.engine_policy import policy_label
-    from scenarios.check.check_policy import check_policy
-    from scenarios.check.check_report import as_json, check_folder, story, table, write
-    from scenarios.runs.progress_bar import Progress
+    from scenarios.check.check_policy import as_json, check_folder, check_policy, story, table, write
+    from scenarios.cli.flags import Progress
     from scenarios.runs.storage.run_folder import to_json
 
     console = Console(quiet=quiet)
@@ -99,7 +98,7 @@ def _check_one(name: str, source: str, fixed: dict[str, Any]) -> Report:
 
 def _parameters(set_: list[str] | None) -> dict[str, Any]:
     """Return the keys of `engine:` that --set gives, with or without `engine.` before them."""
-    from scenarios.schema.source.overrides import apply_overrides
+    from scenarios.schema.loader import apply_overrides
 
     data: dict[str, Any] = {}
     apply_overrides(data, [text.removeprefix("engine.") for text in set_ or []])

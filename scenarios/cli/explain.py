@@ -11,7 +11,7 @@ from scenarios.cli.flags import Given
 
 if TYPE_CHECKING:
     from reports.tables.terminal import Terminal
-    from scenarios.diagnosis.what_if import Explanation
+    from scenarios.diagnosis.diagnose import Explanation
 
 
 def explain(
@@ -26,7 +26,7 @@ def explain(
     and remedies. Each remedy is tried on the same requests, and the answer says whether it helps. --out writes a page
     with pictures of the run (report.html) and explain.json to a folder, which may be that of the run.
     """
-    from scenarios.diagnosis.what_if import explain as find
+    from scenarios.diagnosis.diagnose import explain as find
     from scenarios.diagnosis.words import data, with_findings
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import EXPLANATION, REPORT, SCENARIO, to_json

@@ -11,7 +11,7 @@ import typer
 
 from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
-from simulator.named_class import names_in
+from simulator.parameters import names_in
 
 if TYPE_CHECKING:
     from reports.exports.exported_run import Exported, ExportFormat

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scenarios.cli.calibrate import Device, Layers
 from scenarios.cli.flags import Console, Given, NoReport, Scenario
-from scenarios.cli.measure import Device, Layers
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -66,12 +66,11 @@ def lockstep(
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,
     2 % on a GPU), or no longer what it was when the profile was measured.
     """
-    from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import check_output
+    from scenarios.runs.storage.output import check_output, default_folder
     from scenarios.schema.loader import load
     from scenarios.validate.lockstep_case import priced_elsewhere
     from simulator.errors import InputError
-    from simulator.hardware.dimensions import check_choice
+    from simulator.parameters import check_choice
 
     check_choice(device, ("cuda", "cpu"), "device")
     check_choice(clock, ("predicted", "device"), "clock")
@@ -122,8 +121,8 @@ def _replayed(
     """Compare plans and predictions with recorded durations. It needs no device and no torch."""
     from scenarios.assembly.replica_parts import build
     from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s
-    from simulator.lockstep.lockstep_csv import read_csv
     from simulator.lockstep.lockstep_run import replayed, repriced
+    from simulator.lockstep.step_errors import read_csv
 
     recorded = read_csv(path)
     told = {"device": "recorded", "file": path.name}
@@ -138,7 +137,7 @@ def _device_maker(
     scenario: ScenarioModel, device: str, layers: int | None, repeats: int | None = None, canary: Canary | None = None
 ) -> tuple[MakeDevice, dict[str, str]]:
     """Return the maker of executors on the device, and the fingerprint of the device."""
-    from gpu_backend.extra import require_torch
+    from gpu_backend import require_torch
 
     require_torch(device)
     from gpu_backend.session import executors
@@ -193,10 +192,9 @@ def _tell(
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, to_json
+    from scenarios.validate.compare import write_lockstep as write_results
     from scenarios.validate.lockstep_case import lockstep_json, verdict_words
-    from scenarios.validate.validation_files import write_lockstep as write_results
-    from simulator.lockstep.lockstep_limits import LIMITS
-    from simulator.lockstep.step_errors import agreement
+    from simulator.lockstep.step_errors import LIMITS, agreement
 
     found = agreement(steps)
     verdict = LIMITS[device].verdict(found)
@@ -229,10 +227,9 @@ def _free_running(
     from reports.tables.terminal import aligned
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import to_json
-    from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows
-    from scenarios.validate.free_running import free_running as run_both
-    from scenarios.validate.lockstep_case import lockstep_case
-    from scenarios.validate.validation_files import write_free_running
+    from scenarios.validate.compare import write_free_running
+    from scenarios.validate.lockstep_case import duration_rows, free_running_json, free_running_rows, lockstep_case
+    from scenarios.validate.lockstep_case import free_running as run_both
 
     lockstep_case(scenario)  # refuses what one device cannot be
     # Sums over a whole run need no median of each step.

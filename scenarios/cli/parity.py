@@ -39,10 +39,10 @@ def parity(
     Exit code 3: the two differ. The first difference is printed.
     """
     from scenarios.cli.flags import Console, overrides
-    from scenarios.parity.beside import compare
+    from scenarios.parity import compare
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from simulator.hardware.dimensions import check_choice
+    from simulator.parameters import check_choice
     from simulator.policies import policy_class
     from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineProcess
     from simulator.policy_traits import Traits

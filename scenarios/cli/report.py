@@ -1,4 +1,4 @@
-"""`batchlab report`, and the tables that all verbs print of results."""
+"""`batchlab report`, the tables that all verbs print of results, and a sweep in the form that `reports` takes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
     from reports.tables.terminal import Terminal
     from scenarios.show import Shown
+    from scenarios.studies.run_sweep import Row, Swept
+    from scenarios.studies.study import Setting, Study
 
 _COSTS = "warning: the runs have different step costs ({}): what differs between them may be these and not the policies"
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
@@ -26,7 +29,7 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     """Return the verdict table, the tables by class and by replica where there are several, and the figures' basis."""
     from reports.tables.basis import provenance_words
-    from reports.tables.request_tables import class_table, replica_table
+    from reports.tables.details import class_table, replica_table
     from reports.tables.verdict_table import MOST_OF_A_LABEL, verdict_table, wrapped
     from reports.units import fitted
     from reports.verdict.slo_targets import facts
@@ -89,7 +92,7 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
     """Return the differences of the runs to the first, where they are known."""
-    from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
+    from reports.tables.details import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
     from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped
     from reports.units import fitted
 
@@ -118,8 +121,7 @@ def report(
     folder, or to runs/report-FOLDERS for several. An existing report is replaced only if the new one is the same, or
     with --overwrite.
     """
-    from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import SWEEP, kind_of
+    from scenarios.runs.storage.output import SWEEP, default_folder, kind_of
     from scenarios.runs.storage.run_folder import REPORT
     from scenarios.show import write_pictures
 
@@ -152,7 +154,6 @@ def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManage
 def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, overwrite: bool) -> None:
     """Draw the report of a sweep from its study and its table."""
     from reports.sweep.sweep_report import write_sweep_report
-    from scenarios.cli.report_sweeps import best, sweep_result
     from scenarios.runs.storage.run_folder import REPORT
     from scenarios.studies.run_sweep import read_sweep
 
@@ -201,7 +202,7 @@ def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
 
     The lines of one folder keep their labels. Equal labels have their folder behind them.
     """
-    from scenarios.runs.labels import arrange
+    from scenarios.runs.variants import arrange
 
     if len({each.folder for each in found}) == 1:
         return [(each.shown.label, each) for each in found]
@@ -241,3 +242,98 @@ def _read(folder: Path) -> list[_Found]:
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
         found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))
     return found
+
+
+# A sweep in the form that `reports` takes: it knows no scenarios.
+
+_MOST_IN_TERMINAL = 10
+_UNITS = {"rate": "requests/s"}  # of keys whose name does not say it
+
+
+def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
+    """Write plots and report.html into the folder of a sweep, whole or not at all. Raises InputError."""
+    from reports.sweep.sweep_report import write_sweep_report as write_report
+    from scenarios.runs.storage.run_folder import report_files
+    from scenarios.runs.storage.staging import staging
+
+    result = sweep_result(swept)
+    with staging(target, replace=report_files(target)) as folder:
+        write_report(folder, result)
+    return result
+
+
+def best(result: SweepResult, terminal: Terminal) -> str:
+    """Return the best points as a table, the basis of it, and the Pareto fronts with what keeps the SLO."""
+    from reports.sweep.front import front_table
+    from reports.sweep.points import best_points, trades
+    from reports.sweep.sweep_report import best_table, best_words
+    from reports.tables.verdict_table import wrapped
+
+    found = best_points(result)
+    rows = best_table(found, named=0)
+    words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
+    table = "" if rows is None else f"{rows.text(terminal.width)}\n\n"
+    fronts = [
+        f"{trade.title}: the Pareto front\n{front_table(result, trade, _MOST_IN_TERMINAL).text(terminal.width)}\n\n"
+        for trade in trades(result)
+    ]
+    return f"\n{table}{words}\n\n{''.join(fronts)}"
+
+
+def sweep_result(swept: Swept) -> SweepResult:
+    """The points of a sweep on their axes."""
+    from reports.sweep.points import SweepResult
+    from scenarios.runs.variants import shortest_names
+
+    study = swept.study
+    groups = [axis.keys for axis in study.axes] or [(key,) for key in study.keys]  # keys that move together
+    titles = shortest_names({key for keys in groups for key in keys})
+    axes = [_axis(keys, study.settings, titles) for keys in groups]
+    places = {axis.keys: {text: place for place, text in enumerate(axis.labels)} for axis in axes}
+    count = len(study.seeds)
+    points = []
+    for index, setting in enumerate(study.settings):
+        at = tuple(places[axis.keys][_text(axis.keys, setting)] for axis in axes)
+        label = ", ".join(f"{titles[key]} {_value(key, value)}" for key, value in setting.items())
+        points.append(_point(label, at, swept.rows[index * count : (index + 1) * count]))
+    return SweepResult(study.name, tuple(axes), tuple(points), count, study.dump(), _limits(study))
+
+
+def _axis(keys: tuple[str, ...], settings: Sequence[Setting], titles: Mapping[str, str]) -> SweepAxis:
+    from reports.sweep.points import SweepAxis
+
+    found = {_text(keys, setting): setting.get(keys[0]) for setting in settings}
+    numbers = [value for value in found.values() if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    are_numbers = len(keys) == 1 and len(numbers) == len(found)
+    unit = _UNITS.get(keys[0].rpartition(".")[2], "") if len(keys) == 1 else ""
+    title = ", ".join(titles[key] for key in keys) + (f" ({unit})" if unit else "")
+    return SweepAxis(keys, title, tuple(found), tuple(map(float, numbers)) if are_numbers else ())
+
+
+def _text(keys: tuple[str, ...], setting: Setting) -> str:
+    return ", ".join(_value(key, setting[key]) if key in setting else "-" for key in keys)
+
+
+def _value(key: str, value: object) -> str:
+    from scenarios.assembly.engine_policy import policy_label
+
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return policy_label(value) if key == "engine.policy" and isinstance(value, str) else str(value)
+
+
+def _point(label: str, at: tuple[int, ...], rows: Sequence[Row]) -> SweepPoint:
+    from reports.sweep.points import SweepPoint
+
+    error = next((outcome.error for _, _, outcome in rows if outcome.error), "")
+    return SweepPoint(label, at, () if error else tuple(outcome.summary for _, _, outcome in rows), error)
+
+
+def _limits(study: Study) -> dict[str, float]:
+    """Return the SLO's limits by key of summary.json; none where the SLO itself varies."""
+    slo = study.base.resolve_slo()
+    if slo is None or any(key.partition(".")[0] == "slo" for key in study.keys):
+        return {}
+    return {**{f"p99_{name}_ms": limit for name, limit in slo.per_request().items()}, **slo.targets}

@@ -63,9 +63,8 @@ def run(
     """
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.runner import run as simulate
-    from scenarios.runs.step_time_sensitivity import sensitivity_words
-    from scenarios.runs.storage.folder_names import default_folder, policy_name
-    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.runner import sensitivity_words
+    from scenarios.runs.storage.output import default_folder, output, policy_name, same_scenario
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
@@ -123,8 +122,7 @@ def compare(
     folder. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.runs.comparison import Compare
-    from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.output import default_folder, output, same_scenario
     from scenarios.runs.storage.run_folder import run_path, to_json, write_means
     from scenarios.runs.variants import split_variants
     from scenarios.schema.loader import dump

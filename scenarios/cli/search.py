@@ -14,6 +14,7 @@ from scenarios.cli.flags import Address, Console, Executor, Given, NoReport, Sce
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from reports.pages.search_report import SearchPage
     from scenarios.search.search import Searched
 
 
@@ -58,8 +59,7 @@ def search(
     from scenarios.runs.storage.output import check_output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from scenarios.search.parts import SEEDS
-    from scenarios.search.race import TRIALS
+    from scenarios.search.race import SEEDS, TRIALS
     from scenarios.search.search import checked
     from scenarios.search.search import search as run_search
     from scenarios.studies.executors import executor as make_executor
@@ -108,14 +108,14 @@ def _kept(out: Path, console: Console) -> Iterator[Path]:
 
 def _text(found: Searched, console: Console) -> str:
     from reports.tables.terminal import aligned
-    from scenarios.search import words
+    from scenarios.search import search
 
     terminal = console.terminal
-    lines = [terminal.folded(words.answer(found), 0), ""]
-    lines.append(aligned([words.HELD_OUT_HEAD, *words.held_out_rows(found)], 1, terminal.width))
-    if rows := words.group_rows(found):
-        lines += ["", aligned([words.GROUP_HEAD, *rows], 1, terminal.width)]
-    lines += ["", *([terminal.folded(said, 0)] if (said := words.payers(found)) else [])]
+    lines = [terminal.folded(search.answer(found), 0), ""]
+    lines.append(aligned([search.HELD_OUT_HEAD, *search.held_out_rows(found)], 1, terminal.width))
+    if rows := search.group_rows(found):
+        lines += ["", aligned([search.GROUP_HEAD, *rows], 1, terminal.width)]
+    lines += ["", *([terminal.folded(said, 0)] if (said := search.payers(found)) else [])]
     lines.append(f"traffic: {found.parts.words}; {len(found.trials):,} candidates")
     lines.append(f"deploy:  {found.deploy or 'no flags of a server say all of it: it is a policy of its own'}")
     return "\n".join(lines) + "\n"
@@ -124,8 +124,8 @@ def _text(found: Searched, console: Console) -> str:
 def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> None:
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import POLICY, SCENARIO, SCHEDULER, SEARCH, TRIALS, to_json
-    from scenarios.search import words
-    from scenarios.search.policy_file import policy_text, scenario_text, scheduler_text, weights_of
+    from scenarios.search import search
+    from scenarios.search.search import policy_text, scenario_text, scheduler_text, weights_of
 
     taken = found.taken.scenario
     about = f"The policy that `batchlab search` took for {found.base.name}, for the sake of {found.aim.metric}."
@@ -138,7 +138,7 @@ def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> N
             (folder / SCHEDULER).write_text(scheduler_text(weights), encoding="utf-8", newline="\n")
         answer = {key: value for key, value in found.to_json().items() if key not in ("cpu_s", "runs", "reused")}
         (folder / SEARCH).write_text(to_json(answer), encoding="utf-8", newline="\n")
-        rows = words.trial_rows(found)
+        rows = search.trial_rows(found)
         ends = ("rounds", "error")
         names = [*dict.fromkeys(key for row in rows for key in row if key not in ends), *ends]
         with (folder / TRIALS).open("w", encoding="utf-8", newline="") as file:
@@ -147,6 +147,42 @@ def _write(target: Path, found: Searched, *, overwrite: bool, report: bool) -> N
             writer.writerows(rows)
         if report:
             from reports.pages.search_report import write_report
-            from scenarios.cli.search_page import search_page
 
             write_report(folder, search_page(found))
+
+
+# A search in the form that the report takes: plain rows and points.
+
+_POINTS = 10  # of a line over the lengths of prompts
+
+
+def search_page(found: Searched) -> SearchPage:
+    """Return the content of a search's report."""
+    from reports.pages.search_report import SearchPage
+    from reports.tables.details import TableRows
+    from scenarios.search import search
+    from scenarios.search.race import mean
+    from scenarios.search.search import settings_of
+
+    settings = tuple((key, str(value)) for key, value in settings_of(found.best.candidate).items())
+    first = [mean(found.aim.metric, trial.rounds[0]) if trial.rounds else None for trial in found.trials]
+    return SearchPage(
+        f"{found.base.name}: a policy for {found.aim.metric}",
+        f"{len(found.trials):,} candidates; {found.parts.words}. A simulation by batchlab.",
+        [search.answer(found), *filter(None, [search.payers(found)])],
+        found.deploy or "",
+        TableRows(("setting", "best candidate"), settings, text_columns=2),
+        TableRows(search.HELD_OUT_HEAD, search.held_out_rows(found)),
+        TableRows(search.GROUP_HEAD, search.group_rows(found)),
+        _over_prompts(found),
+        [(place, value, len(trial.rounds)) for place, (trial, value) in enumerate(zip(found.trials, first, strict=True))
+         if value is not None],
+        found.aim.metric,
+    )  # fmt: skip
+
+
+def _over_prompts(found: Searched) -> list[tuple[float, tuple[float, float], tuple[float, float] | None]]:
+    """Points over the median prompt of each tenth of the requests: mean TTFT in ms and share within the SLO."""
+    from scenarios.search.proof import groups
+
+    return [(each.middle, each.ttft_ms, each.within) for each in groups(*found.runs, parts=_POINTS) if each.middle]

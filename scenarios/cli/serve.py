@@ -40,8 +40,7 @@ def serve(
     run on its scenario.yaml makes the same decisions again.
     """
     _check_extra()
-    from scenarios.runs.storage.folder_names import default_folder
-    from scenarios.runs.storage.output import output
+    from scenarios.runs.storage.output import default_folder, output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.serve.server import Address, Serving

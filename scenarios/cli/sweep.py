@@ -53,8 +53,8 @@ def sweep(
     the best points, knees, Pareto fronts and heat maps. Finished runs are kept there: a stopped sweep goes on, and a
     changed one runs only what changed. If a point fails, its error is in the table, and the others go on.
     """
-    from scenarios.cli.report_sweeps import best, write_sweep_report
-    from scenarios.runs.storage.folder_names import default_folder
+    from scenarios.cli.report import best, write_sweep_report
+    from scenarios.runs.storage.output import default_folder
     from scenarios.runs.storage.run_folder import REPORT, TABLE, to_json
     from scenarios.studies.executors import executor as make_executor
     from scenarios.studies.run_sweep import sweep as run_sweep
@@ -87,8 +87,7 @@ def sweep(
 
 
 def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -> Study:
-    from scenarios.studies.study import find_study, load_study, study_of
-    from scenarios.studies.study_axes import parse_vary
+    from scenarios.studies.study import find_study, load_study, parse_vary, study_of
 
     if (file := find_study(given)) is not None:
         if vary:

@@ -103,8 +103,7 @@ def trace_convert(
     Rows are streamed: the trace may be larger than memory.
     """
     from scenarios.runs.storage.output import output_file
-    from scenarios.traces.convert import convert_trace
-    from scenarios.traces.native_writer import native_kind
+    from scenarios.traces.convert import convert_trace, native_kind
     from simulator.errors import InputError
 
     native_kind(out)  # before anything is read
@@ -126,6 +125,6 @@ def trace_sources() -> None:
 
     Nothing is downloaded.
     """
-    from scenarios.traces.sources import where_from
+    from scenarios.traces.detect import where_from
 
     typer.echo(where_from(), nl=False)

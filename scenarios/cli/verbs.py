@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from scenarios.cli.flags import spread
 from scenarios.version import __version__
-from simulator.compiled import core_name
+from simulator import core_name
 
 Verb = Callable[..., None]
 

@@ -10,17 +10,121 @@ import numpy as np
 
 from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
+from scenarios.assembly.replica_parts import build
 from scenarios.diagnosis.late import Late, late_requests
-from scenarios.diagnosis.loads import prompt_token_s
-from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.schema.engine import DEFAULT_BUDGET
+from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from simulator.metrics.overload import Overload, overload
+from simulator.hardware.kv import GIB
+from simulator.metrics.waits import Overload, overload
 from simulator.metrics.window import Bools, Window, measured_window, run_end_s
 from simulator.plan import Traits
 from simulator.results.records import Floats, Ints, Records
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import CostModel, StepShape
 from simulator.workload import Workload
+
+# Seconds of many stretches of time during which something held, from rows, in one sweep.
+
+
+class Timeline:
+    """The rows of all replicas on one axis: replica after replica, so that one interpolation answers for all."""
+
+    def __init__(self, records: Records, begin_s: float, end_s: float) -> None:
+        rows = records.rows
+        self._begin_s, self._length_s = begin_s, end_s - begin_s + 1.0
+        self._rows_s = rows.end_s - rows.start_s
+        places = np.empty(2 * len(rows.start_s))
+        places[0::2] = self.place(rows.replica, rows.start_s)
+        places[1::2] = self.place(rows.replica, rows.end_s)
+        self._places = places
+
+    def place(self, replica: Ints, time_s: Floats) -> Floats:
+        """Return the places of these moments of these replicas on the axis."""
+        return np.asarray(replica * self._length_s + np.clip(time_s - self._begin_s, 0.0, self._length_s))
+
+    def seconds(self, weight: Floats | Bools, replica: Ints, from_s: Floats, to_s: Floats) -> Floats:
+        """Return, for every stretch, the time of its replica's rows in it, each row's times its weight (0 to 1)."""
+        if not len(self._places):
+            return np.zeros(len(from_s))
+        total = np.zeros(len(self._places))
+        done = np.cumsum(weight * self._rows_s)
+        total[1::2] = done
+        total[2::2] = done[:-1]
+        at = np.maximum(replica, 0)
+        to = np.interp(self.place(at, to_s), self._places, total)
+        return np.asarray(np.maximum(to - np.interp(self.place(at, from_s), self._places, total), 0.0))
+
+
+def covered(starts: Floats, ends: Floats, from_s: Floats, to_s: Floats) -> Floats:
+    """Return, for every stretch from `from_s` to `to_s`, its time inside any of the intervals, which may overlap."""
+    keep = ends > starts
+    if not keep.any():
+        return np.zeros(len(from_s))
+    times = np.concatenate((starts[keep], ends[keep]))
+    steps = np.concatenate((np.ones(keep.sum()), -np.ones(keep.sum())))
+    order = np.argsort(times, kind="stable")
+    times, depth = times[order], np.cumsum(steps[order])
+    inside = np.concatenate(([0.0], np.cumsum(np.diff(times) * (depth[:-1] > 0))))
+    found = np.interp(to_s, times, inside) - np.interp(from_s, times, inside)
+    return np.asarray(np.maximum(found, 0.0))
+
+
+# Waits for KV that is loaded from the host or a further tier, and what a load takes beside computing it.
+
+HOST_GIB = 256.0
+"""The most host memory that is proposed for a GPU: a server of eight has 2 TiB."""
+
+TIERS = ("the link to the host", "the first further tier", "the second further tier")
+
+
+def load_waits(records: Records, rows: Ints, from_s: Floats, to_s: Floats) -> Floats:
+    """Return the seconds in which these requests waited while a tier's link loaded, theirs or others before theirs.
+
+    An array of (tiers, requests): the host, then further tiers. A request that loaded nothing waited for no load.
+    """
+    copies, replica = records.copies, records.requests.replica[rows]
+    found = np.zeros((len(TIERS), len(rows)))
+    if copies is None:
+        return found
+    for tier in range(len(TIERS)):
+        loads = (copies.tier == tier) & (copies.stored == 0)
+        last_s = np.full(len(records.requests.row), -np.inf)
+        np.maximum.at(last_s, copies.row[loads], copies.end_s[loads])
+        until_s = np.minimum(last_s[rows], to_s)
+        for place in np.unique(replica).tolist():
+            mine, on = (replica == place) & (until_s > from_s), loads & (copies.replica == place)
+            found[tier, mine] = covered(copies.start_s[on], copies.end_s[on], from_s[mine], until_s[mine])
+    return found
+
+
+def load_token_s(scenario: Scenario) -> float:
+    """Return the seconds in which a token's KV crosses the link between the host and the GPUs of a replica."""
+    hardware = scenario.hardware
+    given = hardware.kv_offload.link_gb_s if hardware.kv_offload is not None else None
+    link_gb_s = scenario.resolve_gpu().host_link_gb_s if given is None else given
+    return kv_gib(scenario, 1.0) * GIB / (link_gb_s * 1e9 * hardware.tensor_parallel)
+
+
+def prompt_token_s(cost: CostModel, budget: int) -> float:
+    """Return the seconds that a prompt token adds in a step full of them."""
+    base_s = cost.step_s(StepShape(1, 1, decode_longest=1, decode_squares=1))
+    pairs = budget * (budget + 1) // 2
+    full_s = cost.step_s(StepShape(0, 0, 1, budget, budget, pairs, prefill_longest=budget))
+    return max(full_s - base_s, 0.0) / budget
+
+
+def kv_gib(scenario: Scenario, tokens: float) -> float:
+    """Return the GiB that the KV of so many tokens takes, over all GPUs of a replica."""
+    kv = build(scenario).kv
+    return tokens * kv.bytes_per_block * scenario.hardware.tensor_parallel / scenario.engine.block_size / GIB
+
+
+def with_host(scenario: Scenario, host_gib: float) -> Scenario:
+    """Return the scenario with so much memory for KV on each host. Raises InputError as `load` does."""
+    data = scenario.model_dump(exclude_unset=True)
+    hardware = data.get("hardware") or {}
+    tier = {**(hardware.get("kv_offload") or {}), "host_gib": host_gib}
+    return load({**data, "hardware": {**hardware, "kv_offload": tier}}, check_files=False)
 
 
 @dataclass(frozen=True, slots=True)

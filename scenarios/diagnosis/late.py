@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.metrics.latency import LATENCIES
+from simulator.metrics.latency import LATENCIES, Slo, limited_requests
 from simulator.metrics.outcomes import MET, Outcome, outcomes_of
-from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.waits import service_s
 from simulator.metrics.window import Bools, Window, run_end_s
 from simulator.results.records import Cause, Floats, Ints, Records, Status
@@ -61,7 +60,7 @@ def late_requests(
     """Find the late among the measured requests. Requests that can never fit are not counted.
 
     Without a limit or target, a request is late if it waited, in the queue and after preemptions, longer than requests
-    are served on average: the yardstick of `simulator.metrics.overload`. `served_s` is that average in another run.
+    are served on average: the yardstick of `simulator.metrics.waits`. `served_s` is that average in another run.
     """
     requests = records.requests
     never = [row for row, reason in records.reject_reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)]

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value
-from scenarios.diagnosis.say import count, moment, rounded
-from scenarios.diagnosis.what_if import WORSE, Explanation, WhatIf
+from scenarios.diagnosis.diagnose import WORSE, Explanation, WhatIf
+from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value, count, moment, rounded
 from scenarios.show import FindingsText, Shown
-from simulator.metrics.table import METRICS
-from simulator.percent import percent
+from simulator.metrics.metric import percent
+from simulator.metrics.summary import METRICS
 
 
 def headline(found: Findings) -> str:

@@ -1,4 +1,4 @@
-"""Token counts drawn from a distribution, and outputs whose ranks go with those of the inputs: a Gaussian copula.
+"""Token counts, times and images drawn from their distributions; outputs whose ranks go with those of the inputs.
 
 Both lengths of a request are the inverse CDFs of uniform numbers. If these numbers are the CDFs of two normal variables
 with the correlation 2 sin(pi rho / 6), the rank correlation (Spearman's) of the lengths is rho, whatever their
@@ -12,8 +12,22 @@ from typing import assert_never
 
 import numpy as np
 
-from scenarios import normal
-from scenarios.schema.lengths import Empirical, Fixed, LengthConfig, LogNormal, LogNormalPareto, Normal, Uniform
+from scenarios import random_draws
+from scenarios.schema.classes import ImagesConfig
+from scenarios.schema.distributions import (
+    Empirical,
+    ExponentialTime,
+    Fixed,
+    LengthConfig,
+    LogNormal,
+    LogNormalPareto,
+    LogNormalTime,
+    Normal,
+    TimeConfig,
+    Uniform,
+    UniformTime,
+)
+from simulator.request import Image
 from simulator.workload import Floats, Ints
 
 _PIECE = 1 << 17  # lengths that are worked out together
@@ -63,10 +77,10 @@ def _cut(config: Normal | LogNormal | Empirical, uniform: Floats) -> Floats:
     low, high = config.limits()
     probability = np.minimum(low + (high - low) * uniform, _BELOW_ONE)
     if isinstance(config, Normal):
-        return config.mean + config.sd * normal.inverse_cdf(probability)
+        return config.mean + config.sd * random_draws.inverse_cdf(probability)
     if isinstance(config, LogNormal):
         mu, sigma = config.mu_sigma()
-        return np.exp(mu + sigma * normal.inverse_cdf(probability))
+        return np.exp(mu + sigma * random_draws.inverse_cdf(probability))
     if isinstance(config, Empirical):
         return np.interp(probability, *config.points())
     assert_never(config)
@@ -80,7 +94,7 @@ def _log_normal_pareto(config: LogNormalPareto, uniform: Floats) -> Floats:
     in_tail = uniform >= body_share
     tokens = np.empty_like(uniform)
     body = uniform[~in_tail] / body_share
-    tokens[~in_tail] = np.exp(mu + sigma * normal.inverse_cdf(np.minimum(low + (high - low) * body, _BELOW_ONE)))
+    tokens[~in_tail] = np.exp(mu + sigma * random_draws.inverse_cdf(np.minimum(low + (high - low) * body, _BELOW_ONE)))
     tail = (uniform[in_tail] - body_share) / config.tail_share
     tokens[in_tail] = config.threshold * (1.0 - config.tail_limit() * tail) ** (-1.0 / config.alpha)
     return tokens
@@ -101,10 +115,10 @@ def draw_outputs(
     if corr == 0:
         return draw_lengths(output, stream("output"), count)
     normal_corr = 2.0 * math.sin(math.pi * corr / 6.0)
-    own = normal.inverse_cdf(_inside(stream("output").random(count)))
-    given = normal.inverse_cdf(_inside(_ranks(inputs, input_tokens, stream)))
+    own = random_draws.inverse_cdf(_inside(stream("output").random(count)))
+    given = random_draws.inverse_cdf(_inside(_ranks(inputs, input_tokens, stream)))
     joint = normal_corr * given + math.sqrt(max(0.0, 1.0 - normal_corr * normal_corr)) * own
-    return lengths_at(output, normal.cdf_of(joint))
+    return lengths_at(output, random_draws.cdf_of(joint))
 
 
 def _ranks(config: LengthConfig, tokens: Ints, stream: Callable[[str], np.random.Generator]) -> Floats:
@@ -122,3 +136,52 @@ def _ranks(config: LengthConfig, tokens: Ints, stream: Callable[[str], np.random
 def _inside(uniform: Floats) -> Floats:
     """Raise 0 to the least number above it: 0 is the CDF of no normal variable."""
     return np.maximum(uniform, 2.0**-54)
+
+
+# Times drawn from a distribution.
+
+
+def draw_times(config: TimeConfig, rng: np.random.Generator, count: int) -> Floats:
+    """`count` times in seconds, each the inverse CDF of a uniform number: the first k are the same for all counts."""
+    if isinstance(config, (int, float)):
+        return np.full(count, float(config))
+    uniform = rng.random(count)
+    if isinstance(config, ExponentialTime):
+        return -np.log1p(-uniform) * config.mean_s
+    if isinstance(config, UniformTime):
+        return config.min_s + (config.max_s - config.min_s) * uniform
+    if isinstance(config, LogNormalTime):
+        z = random_draws.inverse_cdf(np.clip(uniform, 1e-300, _BELOW_ONE))
+        times: Floats = config.median_s * np.exp(config.sigma * z)
+        return times
+    assert_never(config)
+
+
+# Images of a class's requests, drawn.
+
+
+def draw_images(
+    config: ImagesConfig, class_name: str, behind: int, count: int, stream: Callable[[str], np.random.Generator]
+) -> list[tuple[Image, ...]]:
+    """The images of each of `count` prompts, from token `behind` on. More prompts never change the first ones."""
+    with_any = stream("images").random(count) < config.share
+    number = config.count
+    counts = np.full(count, number) if isinstance(number, int) else draw_lengths(number, stream("image_count"), count)
+    counts = np.where(with_any, counts, 0)
+    total = int(counts.sum())
+    if config.different is None:
+        sizes = draw_lengths(config.tokens, stream("image_tokens"), total)
+        which = np.arange(total)
+    else:
+        which = stream("image").integers(config.different, size=total)
+        sizes = draw_lengths(config.tokens, stream("image_tokens"), config.different)[which]
+    entries = iter(zip(which.tolist(), sizes.tolist(), strict=True))
+    found = []
+    for images in counts.tolist():
+        at, mine = behind, []
+        for _ in range(images):
+            name, tokens = next(entries)
+            mine.append(Image(f"{class_name}-{name + 1}", at, tokens))
+            at += tokens
+        found.append(tuple(mine))
+    return found

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.generate.durations import draw_times
-from scenarios.generate.lengths import draw_lengths
-from scenarios.schema.sessions import MOST_TURNS, CountConfig, SessionConfig
+from scenarios.generate.lengths import draw_lengths, draw_times
+from scenarios.random_draws import stream
+from scenarios.schema.classes import MOST_TURNS, CountConfig, SessionConfig
 from scenarios.schema.workload import ClassConfig
-from scenarios.streams import stream
 from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
 

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from scenarios.generate.sessions import Bools, draw_counts
-from scenarios.schema.sessions import SessionConfig
+from scenarios.random_draws import stream
+from scenarios.schema.classes import SessionConfig
 from scenarios.schema.workload import ClassConfig
-from scenarios.streams import stream
 from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
 
 
 class Draw(Protocol):
-    """Draws the requests of arrivals at given times, and all that follow them (`scenarios.generate.requests`)."""
+    """Draws the requests of arrivals at given times, and all that follow them (`scenarios.generate.classes`)."""
 
     def __call__(
         self, classes: Sequence[ClassConfig], max_tokens: int | None, seed: int, time_s: Floats, class_index: Ints

@@ -1,19 +1,70 @@
-"""A server's own log, a request an entry, in columns; checked as it is put together."""
+"""A server's own log, a request an entry, in columns, checked as it is put together; and what a format of logs is."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from scenarios.measured.totals import Totals
-from scenarios.traces.rows import RowError, integer, plural, real, tokens
+from scenarios.traces.lines import Line
+from scenarios.traces.rows import RowError, integer, json_object, plural, real, split_csv, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints
 from simulator.workload import Workload
+
+# The totals that a tool wrote beside its requests, compared with these: a file may hold only a sample of them.
+
+_ALIKE = 0.001  # relative: tools round, and count tokens again
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the tool itself counted of the served requests; None where its file does not say.
+
+    `requests` with an answer, their prompt tokens, and their output tokens. `keeps_all` is what makes the tool write
+    every request.
+    """
+
+    requests: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    keeps_all: str = ""
+
+    def kept_of(self, rows: int) -> int | None:
+        """Return how many requests were served, where the file holds fewer rows of them; else None."""
+        return self.requests if self.requests is not None and self.requests > rows else None
+
+    def notes(self, rows: int, input_tokens: int, output_tokens: int) -> list[str]:
+        """Say what differs between these totals and the sums over the file's rows."""
+        if (served := self.kept_of(rows)) is not None:
+            how = f"; {self.keeps_all}" if self.keeps_all else ""
+            return [
+                f"warning: the file keeps {rows:,} of {plural(served, 'served request')}, a sample: its latencies are"
+                f" compared as a distribution, its arrivals are not the traffic, and its rates are scaled by"
+                f" {served / rows:.3g}{how}"
+            ]
+        found = []
+        for name, total, added in (
+            ("requests", self.requests, rows),
+            ("prompt tokens", self.input_tokens, input_tokens),
+            ("output tokens", self.output_tokens, output_tokens),
+        ):
+            if total is not None and abs(total - added) > _ALIKE * max(total, added):
+                found.append(f"warning: the file counts {total:,} {name}, and its rows add up to {added:,}")
+        return found
+
+
+def whole(fields: object, *path: str) -> int | None:
+    """Return the whole number under these keys of a JSON document; None where there is none."""
+    for key in path:
+        fields = fields.get(key) if isinstance(fields, Mapping) else None
+    value: Any = fields
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
 
 T = TypeVar("T")
 
@@ -256,3 +307,88 @@ def workload_of(log: MeasuredRun) -> Workload:
         request_ids=[names[place] for place in order.tolist()],
         notes=("arrivals and lengths are those of the log; what its prompts share is not known",),
     )
+
+
+# A format of server logs: how a log of it is recognised, and how it is read.
+#
+# Each module of `scenarios/measured/formats/` holds one, as its constant `FORMAT`.
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log on disk: its name, and its lines that are not blank."""
+
+    name: str
+    lines: list[Line]
+
+    def document(self) -> Any:
+        """Return the JSON document that the whole file holds. Raises InputError with the line where it breaks."""
+        texts = dict(self.lines)
+        text = "\n".join(texts.get(line, "") for line in range(1, self.lines[-1][0] + 1))
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            what = f"this is no complete JSON document: {error.msg}"
+            raise InputError(what, file=self.name, line=error.lineno, column=error.colno) from None
+        except RecursionError:
+            raise InputError("the JSON document is nested too deeply", file=self.name) from None
+
+    def objects(self) -> Iterator[Row]:
+        """Yield the JSON object of each line."""
+        for line, text in self.lines:
+            yield Row(self._parsed(json_object, line, text), self.name, line)
+
+    def csv_rows(self, wanted: Sequence[str]) -> Iterator[Row]:
+        """Yield each row of a CSV below its header. Raises InputError for missing columns and rows of another width."""
+        line, text = self.lines[0]
+        header = [name.strip() for name in self._parsed(split_csv, line, text)]
+        if missing := [name for name in wanted if name not in header]:
+            seen = f"columns seen: {', '.join(header[:15])}"
+            raise InputError(f"no column {', '.join(missing)}", file=self.name, line=line, hint=seen)
+        for line, text in self.lines[1:]:
+            cells = self._parsed(split_csv, line, text)
+            if len(cells) != len(header):
+                what = f"{len(cells)} fields, but the header has {len(header)}"
+                raise InputError(what, file=self.name, line=line)
+            yield Row(dict(zip(header, cells, strict=True)), self.name, line)
+
+    def chosen(self, results: Sequence[Any], which: int | None, noun: str) -> int:
+        """Return the place of the result that was asked for (counted from 1), or of the only one."""
+        count = len(results)
+        if which is None and count > 1:
+            raise InputError(f"the file holds {count} {noun}s", file=self.name, hint="choose one: --benchmark 1, ...")
+        if which is not None and not 1 <= which <= count:
+            raise InputError(f"the file holds no {noun} {which}", file=self.name, hint=f"allowed: 1 to {count}")
+        return (which or 1) - 1
+
+    def _parsed(self, parse: Callable[[str], T], line: int, text: str) -> T:
+        try:
+            return parse(text)
+        except RowError as error:
+            raise InputError(error.detail, file=self.name, line=line) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A file of the same tool without single requests: a key that marks it, what it is, what to give instead."""
+
+    key: str
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """One format. `read` takes the file and the number of a run in it (None: not chosen), and raises InputError.
+
+    A log is of the format if its first object (or the whole document) has all of `keys`, or its header all of
+    `columns`; the format that demands most wins, and one that demands nothing takes any other CSV. `several` says that
+    a file may hold more than one run.
+    """
+
+    name: str
+    read: Callable[[LogFile, int | None], MeasuredRun]
+    keys: frozenset[str] | None = None
+    columns: frozenset[str] | None = None
+    several: bool = False
+    summary: Summary | None = None

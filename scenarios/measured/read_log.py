@@ -8,8 +8,7 @@ import numpy as np
 
 from scenarios.measured.formats import log_formats
 from scenarios.measured.formats.plain_csv import REQUIRED
-from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Timeline
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Timeline
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.traces.lines import numbered_lines
 from scenarios.traces.rows import RowError, split_csv

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.measured.log_format import LogFile
+from scenarios.measured.measured_run import LogFile
 from scenarios.traces.lines import numbered_lines
 from simulator.errors import InputError
 from simulator.metrics.vllm_metrics import PREFIX

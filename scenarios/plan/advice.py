@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from scenarios.assembly.engine_policy import policy_traits, with_chunks
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import engine_keys
-from scenarios.diagnosis.loads import HOST_GIB, load_token_s, prompt_token_s
+from scenarios.diagnosis.evidence import HOST_GIB, load_token_s, prompt_token_s
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
 from scenarios.plan.goal import Goal
 from scenarios.plan.search import rounded
+from scenarios.plan.text import described, rate_text
 from scenarios.plan.trial import Laboratory, Trial
-from scenarios.plan.wording import described, rate_text
 from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.study_axes import Setting
+from scenarios.studies.study import Setting
 from simulator.errors import InputError
 
 _BEYOND = 1.08  # times the largest rate: where the candidate should fail

@@ -16,15 +16,15 @@ import numpy as np
 
 from scenarios.assembly.groups import groups_of
 from scenarios.assembly.replica_parts import build
-from scenarios.diagnosis.loads import load_waits
+from scenarios.diagnosis.evidence import load_waits
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
-from scenarios.schema.cost.linear import LinearCostConfig
+from scenarios.schema.cost import LinearCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.hardware.stages import stages_of
 from simulator.metrics.latency import finished, request_latencies
+from simulator.metrics.metric import percent
 from simulator.metrics.window import Bools
-from simulator.percent import percent
 from simulator.results.records import Floats, Ints, Records, RowColumns
 from simulator.timing.roofline_cost import Roofline
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import Trial
-from scenarios.streams import stream
+from scenarios.random_draws import stream
 from simulator.metrics.outcomes import ATTAINMENT
 from simulator.results.records import Floats
-from simulator.statistics.intervals import mean_interval
+from simulator.statistics import mean_interval
 
 DRAWS = 400
 BLOCKS = 40

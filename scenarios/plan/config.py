@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scenarios.plan.answer import Answer
-from scenarios.plan.candidate import POLICY, Candidate
-from scenarios.plan.experience import Experience
-from scenarios.plan.rates import PIECE, causes, find_rate
+from scenarios.plan.candidate import BUDGET, POLICY, SEQS, Candidate
+from scenarios.plan.rates import PIECE, Experience, causes, find_rate
 from scenarios.plan.search import rounded
-from scenarios.plan.space import BUDGET, SEQS
 from scenarios.plan.trial import Laboratory
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.metric import Value

@@ -6,24 +6,20 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from scenarios.plan.advice import advise
-from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.at_best import with_rate_at_best
+from scenarios.plan.answer import Answer, Plan, with_rate_at_best
 from scenarios.plan.bounds import difference
-from scenarios.plan.candidate import Candidate, firsts
+from scenarios.plan.candidate import Candidate, firsts, space
 from scenarios.plan.config import find_config
-from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
-from scenarios.plan.pessimism import prediction_of
-from scenarios.plan.rates import find_rate, short_rate
+from scenarios.plan.rates import Experience, find_rate, short_rate
 from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
-from scenarios.plan.space import space
+from scenarios.plan.text import rate_text
 from scenarios.plan.traffic import Traffic
-from scenarios.plan.trial import Keeper, Laboratory
-from scenarios.plan.wording import rate_text
+from scenarios.plan.trial import Keeper, Laboratory, prediction_of
 from scenarios.prediction.residuals import check_coverage
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.study_axes import Axis
+from scenarios.studies.study import Axis
 from simulator.errors import InputError
 
 Find = Literal["rate", "replicas", "config"]

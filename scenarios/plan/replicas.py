@@ -7,12 +7,11 @@ from dataclasses import replace
 from scenarios.plan.answer import Answer
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.experience import Experience
-from scenarios.plan.rates import FARTHEST, SLOPE, answer_of, causes, piece_of, short_rate
+from scenarios.plan.rates import FARTHEST, SLOPE, Experience, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
+from scenarios.plan.text import described, rate_text
 from scenarios.plan.traffic import IN_STEP_S, Traffic
 from scenarios.plan.trial import Laboratory, Trial
-from scenarios.plan.wording import described, rate_text
 from simulator.errors import InputError
 
 MOST_REPLICAS = 1024

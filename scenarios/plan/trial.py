@@ -1,32 +1,87 @@
-"""One run of a plan: a candidate at a rate, held against the goals."""
+"""One run of a plan: a candidate at a rate, held against the goals; and the runs that a stopped plan has made."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from scenarios.assembly.energy import energy_of
+from scenarios.assembly.fleet_parts import build_fleet
+from scenarios.assembly.groups import energy_of
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.goal import COST, Goal
-from scenarios.plan.pessimism import AS_PRICED, Longer, longer
+from scenarios.plan.goal import COST, Goal, HopelessError, watcher
 from scenarios.plan.traffic import Traffic
-from scenarios.plan.watch import HopelessError, watcher
+from scenarios.prediction.prediction import basis_of, prediction_entry, step_factors
 from scenarios.runs.runner import records_of
+from scenarios.runs.storage.staging import PARTIAL, unwritable
 from scenarios.schema.scenario import Scenario
-from simulator.metrics.latency import LATENCIES, tpot_s
+from scenarios.studies.study_run import address
+from simulator.errors import InputError
+from simulator.metrics.latency import LATENCIES, Slo, tpot_s
 from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
 from simulator.metrics.outcomes import ATTAINMENT
-from simulator.metrics.slo import Slo
-from simulator.metrics.summary import cost_per_million_output_tokens
+from simulator.metrics.summary import PREDICTION, TPOT, TTFT, cost_per_million_output_tokens, summarize
 from simulator.metrics.waits import saturated
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records, Status
+
+# A plan by the pessimistic end of the prediction: steps that take longer, and first tokens later still.
+
+
+@dataclass(frozen=True, slots=True)
+class Longer:
+    """How many times as long steps take, and first tokens beyond that."""
+
+    steps: float = 1.0
+    first_tokens: float = 1.0
+
+    def of(self, goal: Goal) -> float:
+        """Return the factor of a goal's value beside that of the steps."""
+        return self.first_tokens if goal.latency == "ttft" else 1.0
+
+
+AS_PRICED = Longer()
+LOAD = 256.0
+"""The load (`traits_of`) that a plan takes: near the largest rate of an SLO a server has tens of requests, whose
+prompts are some times as long as their answers."""
+
+
+def longer(candidate: Candidate, confidence: float | None) -> Longer:
+    """Return the pessimistic end for a candidate's prices: nothing longer without a confidence.
+
+    InputError where the steps' cost has no interval.
+    """
+    if confidence is None:
+        return AS_PRICED
+    scenario = candidate.scenario
+    basis = basis_of(build_fleet(scenario))
+    if basis is None:
+        what = f"a confidence needs a price with known errors; cost: kind: {scenario.cost.kind} has none"
+        raise InputError(what, file="--confidence", hint="cost: {kind: profile} or {kind: roofline}")
+    factors = step_factors(scenario, basis, LOAD, confidence)
+    steps = max(1.0, factors[TPOT][1])
+    return Longer(steps, max(1.0, factors[TTFT][1] / steps))
+
+
+def prediction_of(candidate: Candidate, replicas: int, records: Records, confidence: float) -> Any:
+    """Return the entry `prediction` of a candidate's run at the prices as they are; None for a user's own costs."""
+    scenario = candidate.with_replicas(replicas)
+    cuts = scenario.measure.window(records)
+    summary = summarize(records, slo=scenario.resolve_slo(), **cuts)
+    found = prediction_entry(scenario, build_fleet(scenario), records, summary, confidence)
+    return found.get(PREDICTION)
+
 
 STEADY = Goal("saturated", 0)
 """Held against every run: a server whose queue keeps growing serves no rate, whatever its other metrics say, and
@@ -90,7 +145,7 @@ class Trial:
 
 
 class Keeper(Protocol):
-    """Keeps trials by the name of their run (`scenarios.plan.tried`)."""
+    """Keeps trials by the name of their run (`scenarios.plan.trial`)."""
 
     def key(self, scenario: Scenario, goals: Sequence[Goal], *how: object) -> str:
         """Return the name of a run."""
@@ -284,3 +339,79 @@ def _tail(goal: Goal, sample: Sample) -> Floats:
         return np.empty(0)
     of_request_s = tpot_s if goal.latency == "tpot" else LATENCIES[goal.latency].of_request_s
     return np.where(sample.done, of_request_s(sample.records) * 1e3, np.nan)
+
+
+# The runs that a plan has made, on disk until it is written: a plan that was stopped goes on where it was.
+#
+# A run is a file, named by the content of its scenario, the files that it reads, the code, and what is asked of it.
+# It is moved to its name when it is complete, so whatever has its name is whole, however the process ended.
+
+_FOLDER = f"{PARTIAL}plan"
+_PLAIN = (
+    "rate",
+    "replicas",
+    "seed",
+    "holds",
+    "excess",
+    "values",
+    "usd_per_million",
+    "rejected",
+    "why_rejected",
+    "energy",
+)
+
+
+class Tried:
+    """Keeps the trials of a plan in a hidden folder of `target`, where its files will be."""
+
+    def __init__(self, target: Path) -> None:
+        self._target, self._folder = target, target / _FOLDER
+        self._made = not target.exists()
+        self.found = 0
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(target, error) from error
+
+    def key(self, scenario: Scenario, goals: Sequence[Goal], *how: object) -> str:
+        """Return the name of a run: of this scenario, its traffic included, for these goals, in such a way."""
+        said = json.dumps([address(scenario), [goal.text for goal in goals], how])
+        return hashlib.sha256(said.encode()).hexdigest()[:40]
+
+    def get(self, key: str, goals: Sequence[Goal]) -> Trial | None:
+        """Return the trial of a run without its records; None where it was not made, or cannot be read."""
+        with suppress(OSError, ValueError, KeyError), np.load(self._folder / f"{key}.npz") as file:
+            plain: dict[str, Any] = json.loads(str(file["plain"]))
+            tails = tuple(file[f"tail{place}"] for place in range(plain.pop("tails")))
+            worst = goals[plain.pop("worst")]
+            plain["values"] = tuple(plain["values"])
+            self.found += 1
+            return Trial(**plain, worst=worst, goals=tuple(goals), tails=tails)
+        return None
+
+    def put(self, key: str, trial: Trial) -> None:
+        """Keep a trial. Raises InputError where the disk does not take it."""
+        plain = {name: getattr(trial, name) for name in _PLAIN}
+        plain |= {"worst": trial.goals.index(trial.worst), "tails": len(trial.tails)}
+        text = json.dumps(plain, default=lambda value: value.item())  # a number of numpy's
+        draft = self._folder / f".{key}-{os.getpid()}.npz"
+        try:
+            tails: dict[str, Any] = {f"tail{place}": tail for place, tail in enumerate(trial.tails)}
+            np.savez(draft, plain=text, **tails)
+            draft.replace(self._folder / f"{key}.npz")
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink()
+            raise unwritable(self._target, error) from error
+
+    def forget(self) -> None:
+        """Remove all trials, when the plan is written or nothing was tried; and the target, if it was made for them."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):  # the plan is in it
+            if self._made:
+                self._target.rmdir()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no trial is kept."""
+        return not any(self._folder.glob("[!.]*.npz"))

@@ -8,21 +8,191 @@ it is everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scenarios.assembly.fleet_parts import BuiltGroup
-from scenarios.prediction.basis import ROOFLINE, Basis, basis_of
-from scenarios.prediction.load import Load, load_of
 from scenarios.prediction.residuals import METRICS, OUTSIDE, WARM, Residuals, shipped_residuals, traits_of
 from scenarios.schema.workload import GeneratedWorkload
 from scenarios.servers import server_of
-from simulator.hardware.dimensions import CHANGED
-from simulator.metrics.predicted import E2E, PREDICTION, PRICE, THROUGHPUT, TPOT, TTFT
+from simulator.metrics.summary import E2E, PREDICTION, PRICE, THROUGHPUT, TPOT, TTFT
+from simulator.parameters import CHANGED
+from simulator.results.records import Ints, Records
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
-    from simulator.results.records import Records
+    from simulator.timing.profile import Profile
+    from simulator.timing.tables.table_schema import PartSource
+
+
+# The basis of a run's step times: measured kernels, or how far from these.
+
+MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
+OTHER_ENGINE, ROOFLINE = "other engine", "roofline"
+BASES = (MEASURED, INTERPOLATED, EXTRAPOLATED, OTHER_ENGINE, ROOFLINE)
+"""From the surest to the least sure."""
+
+_HOW = {"borrowed": OTHER_ENGINE, "extrapolated": EXTRAPOLATED, "interpolated": INTERPOLATED}
+_SMALL = ("router", "lm_head", "top_k", "sampler", "shared_", "dense_")
+"""Parts that no step consists of: what is said of them says little of it."""
+
+
+OWN = "own_steps"
+"""The key of a profile that `calibrate fit` made of what an engine measured of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """The sizes of log(measured / predicted) below which a step lies with each of the `levels`."""
+
+    levels: tuple[float, ...]
+    log_ratio: tuple[float, ...]
+
+    def factors(self, coverage: float, times: float) -> tuple[float, float]:
+        """Return the factors between which the real time lies with this probability, made so many times as wide."""
+        off = times * float(np.interp(coverage, self.levels, self.log_ratio))
+        return exp(-off), exp(off)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """One of `BASES`, and which parts of a step it is by; of a user's own measured steps how far these are off."""
+
+    name: str
+    why: str
+    own: Off | None = None
+
+
+def basis_of(fleet: Sequence[BuiltGroup]) -> Basis | None:
+    """Return the least sure basis of a fleet's groups; None where one of them has a cost of the user's own."""
+    found = [_of_group(built) for built in fleet]
+    bases = [each for each in found if each is not None]
+    return max(bases, key=lambda each: BASES.index(each.name)) if len(bases) == len(found) else None
+
+
+def _of_group(built: BuiltGroup) -> Basis | None:
+    kind = built.group.scenario.resolve_cost().kind
+    if kind == "roofline":
+        return Basis(ROOFLINE, "operations and bytes of the model, no measured kernel")
+    if kind != "profile":
+        return None
+    from simulator.timing.profile import ProfileCost
+    from simulator.timing.tables import parts_of
+
+    cost = built.parts.cost
+    while not isinstance(cost, ProfileCost) and hasattr(cost, "cost"):
+        cost = cost.cost
+    if not isinstance(cost, ProfileCost):
+        return None
+    found = _of_profile(cost.profile, parts_of(cost.profile))
+    return replace(found, why="; ".join((found.why, *_left_open(cost.profile))))
+
+
+def _left_open(profile: Profile) -> list[str]:
+    """What no kernel was measured of, so that it costs nothing here: its cost lies within the interval or not."""
+    from simulator.timing.tables import parts_of
+    from simulator.timing.tables.table_schema import NOTHING, UNEQUAL, fitted_parts
+
+    parts = (*parts_of(profile), *fitted_parts(profile))
+    nothing = any(part.name == UNEQUAL and part.words.startswith(NOTHING) for part in parts)
+    return ["assumed: requests of mixed length cost as much as equal ones (not measured)"] if nothing else []
+
+
+def _of_profile(profile: Profile, parts: Iterable[PartSource]) -> Basis:
+    if (own := profile.document.get(OWN)) is not None:
+        error = profile.document["errors"]["step"]["random"]["mape"]
+        why = f"{own['rows']} steps by {profile.document['software']}, held out {error:.1f} % off ({profile.name})"
+        return Basis(MEASURED, why, Off(tuple(own["levels"]), tuple(own["log_ratio"])))
+    named: dict[str, list[str]] = {}
+    for part in parts:
+        if part.how in _HOW and not part.name.startswith(_SMALL):
+            named.setdefault(_HOW[part.how], []).append(part.name)
+    for basis in reversed(BASES):
+        if basis in named:
+            return Basis(basis, f"{basis}: {', '.join(named[basis])} ({profile.name})")
+    return Basis(MEASURED, f"kernels of {profile.name}")
+
+
+# The load of a server in an open loop, and what steps that take longer or shorter do to it.
+#
+# A step takes a fixed time, a time for each decode and one for each prompt token: `Load` fits the three to a run's
+# steps. With so many requests a second, the work of all is a share `busy` of the time; the fixed part is needed as
+# often as a full batch would need it. Where steps take f times as long, a batch grows until it is served again:
+# decodes take f (1 - busy) / (1 - f busy) times as long, at most as long as in a full batch: of as many requests as
+# have slots, and as the KV cache holds. Above f busy = 1 the queue grows.
+
+MOST_ROWS = 20_000  # of a run's steps: evenly spaced ones stand for more
+FULL = 0.98  # a server that is busy so long serves no more
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Share of the time that the requests' work takes; seconds of arrivals; slots; requests a second; seconds for which
+    a request decodes alone."""
+
+    busy: float
+    arrivals_s: float
+    slots: int
+    rate: float
+    alone_s: float
+
+    def decodes(self, factor: float, decode_s: float) -> float:
+        """Return how many times as long a request decodes, of `decode_s` now, if steps take `factor` times as long."""
+        if decode_s <= 0.0:
+            return factor
+        full = factor * self.slots * self.busy / (self.rate * decode_s)
+        grown = factor * self.busy
+        if grown >= FULL:
+            return max(factor, full) if self.busy < FULL else factor
+        unloaded = 1.0 - self.busy if self.busy < FULL else self.alone_s / decode_s
+        return min(max(min(factor, 1.0), full), factor * unloaded / (1.0 - grown))
+
+    def queue_s(self, factor: float, queue_s: float) -> float:
+        """Return the mean wait, of `queue_s` now, if steps take `factor` times as long."""
+        grown = factor * self.busy
+        backlog_s = max(0.0, grown - max(1.0, self.busy)) * self.arrivals_s / 2.0
+        if max(grown, self.busy) < FULL:
+            return queue_s * factor * (1.0 - self.busy) / (1.0 - grown)
+        relief_s = max(0.0, self.busy - max(1.0, grown)) * self.arrivals_s / 2.0
+        return max(0.0, max(queue_s, factor * queue_s if factor < 1.0 else queue_s) + backlog_s - relief_s)
+
+
+def load_of(records: Records, slots: int) -> Load | None:
+    """Return the load of a run in an open loop; None where it has too few steps or arrivals to say."""
+    rows, arrival_s = records.rows, records.requests.arrival_s
+    some = np.unique(np.linspace(0, len(rows.repeat) - 1, min(len(rows.repeat), MOST_ROWS)).astype(int))
+    span_s = float(np.ptp(arrival_s)) if len(arrival_s) > 1 else 0.0
+    if len(some) < 3 or span_s <= 0.0:
+        return None
+    repeat = rows.repeat[some].astype(float)
+    step_s = (rows.end_s[some] - rows.start_s[some]) / repeat
+    work = np.column_stack([np.ones(len(some)), rows.decoding[some], rows.prefill_tokens[some]]).astype(float)
+    slots = _most_at_once(records, some, slots)
+    weight = np.sqrt(repeat)
+    found, *_ = np.linalg.lstsq(work * weight[:, None], step_s * weight, rcond=None)
+    fixed_s, decode_s, token_s = np.maximum(found, 0.0).tolist()
+    decodes = float((rows.decoding * rows.repeat).sum())
+    tokens = float((rows.prefill_tokens * rows.repeat).sum())
+    needed_s = decodes * (decode_s + fixed_s / slots) + tokens * token_s
+    rate = len(arrival_s) / span_s
+    alone_s = fixed_s * decodes / len(arrival_s)
+    return Load(needed_s / (span_s * records.replicas), span_s, slots * records.replicas, rate, alone_s)
+
+
+def _most_at_once(records: Records, some: Ints, slots: int) -> int:
+    """Return how many requests like those of the fullest of `some` steps one replica holds: by slots and KV blocks."""
+    rows = records.rows
+    used = records.step_used_blocks[rows.first_step[some] + rows.repeat[some] - 1]
+    fullest = (used >= 0.9 * used.max()) & (used > 0)
+    if not fullest.any():
+        return slots
+    held = np.median(rows.running[some][fullest] * (records.num_blocks / used[fullest]))
+    return max(1, min(slots, int(held)))
+
 
 COVERAGE = 0.9
 Interval = dict[str, float]
@@ -156,3 +326,27 @@ def has_loops(scenario: Scenario) -> bool:
         return False
     arrivals = [each.arrival or workload.shared for each in workload.all_classes()]
     return any(getattr(arrival, "process", "") == "closed_loop" for arrival in arrivals)
+
+
+# The interval of a prediction in a sentence.
+
+_SHORT = {
+    "mean_ttft_ms": ("mean TTFT", "ms"),
+    "mean_tpot_ms": ("TPOT", "ms"),
+    "mean_e2el_ms": ("E2E", "ms"),
+    "request_throughput": ("throughput", "requests/s"),
+    "usd_per_million_output_tokens": ("cost", "USD per million output tokens"),
+}
+
+
+def prediction_words(entry: Mapping[str, Any]) -> str:
+    """Return where the real server lies: "with 90 %: mean TTFT 80 to 210 ms, ... (measured kernels of ...)"."""
+    parts = [
+        f"{_SHORT[name][0]} {_figure(ends['low'])} to {_figure(ends['high'])} {_SHORT[name][1]}"
+        for name, ends in entry["metrics"].items()
+    ]
+    return f"{100 * entry['coverage']:g} % of similar real servers fell in {', '.join(parts)} ({entry['why']})"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

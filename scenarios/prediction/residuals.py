@@ -25,7 +25,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.models import Model
-from simulator.metrics.predicted import E2E, TPOT, TTFT
+from simulator.metrics.summary import E2E, TPOT, TTFT
 
 METRICS = (TTFT, TPOT, E2E)
 WARM = "mean_ttft_ms, warm"

@@ -20,11 +20,10 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
+from simulator.metrics.confidence import metric_difference, metric_interval
 from simulator.metrics.outcomes import entries, mean_outcomes
-from simulator.metrics.own_metrics import OWN
-from simulator.metrics.seed_intervals import metric_difference, metric_interval
-from simulator.metrics.table import METRICS
-from simulator.statistics.intervals import mean_interval
+from simulator.metrics.summary import METRICS, OWN
+from simulator.statistics import mean_interval
 
 if TYPE_CHECKING:
     from scenarios.show import Picture

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
-from scenarios.schema.cost.linear import LinearCostConfig
-from scenarios.schema.cost.own import OwnCostConfig
+from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
 from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
 from scenarios.servers import server_of
@@ -105,7 +104,7 @@ def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
         return {"error": GIVEN if given else NOT_VALIDATED}
     from scenarios.profiles import held_out_mape
     from simulator.timing.tables import parts_of
-    from simulator.timing.tables.part_sources import fitted_parts
+    from simulator.timing.tables.table_schema import fitted_parts
 
     errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(profile).items()}
     told = {

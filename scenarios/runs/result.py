@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label
-from scenarios.runs.storage.csv_tables import Column
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
-from scenarios.runs.storage.run_tables import replica_columns, request_columns, step_columns
+from scenarios.runs.storage.run_tables import Column, replica_columns, request_columns, step_columns
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.results.records import Records

@@ -1,30 +1,34 @@
-"""Run a scenario: build its parts, simulate, sum up."""
+"""Run a scenario: build its parts, simulate, sum up; and how much its TTFT changes with step time."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from scenarios.assembly.energy import energy_of
 from scenarios.assembly.engine_policy import policies_label, resolved_yaml
-from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_flow_control, build_link, build_router
-from scenarios.assembly.foreseen import foreseen
-from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
+from scenarios.assembly.fleet_parts import (
+    BuiltGroup,
+    build_fleet,
+    build_flow_control,
+    build_link,
+    build_router,
+    foreseen,
+)
+from scenarios.assembly.groups import cost_of, cost_per_million, energy_of, gpu_hours
 from scenarios.assembly.workloads import build_workload, check_content
-from scenarios.prediction.prediction import prediction_entry
+from scenarios.prediction.prediction import has_loops, prediction_entry
 from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
-from scenarios.runs.user_code_errors import blamed
-from scenarios.runs.worker_processes import PoolMaker, pool_maker
+from scenarios.runs.workers import PoolMaker, blamed, pool_maker
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.metrics.draft_metrics import acceptance_by_position
-from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
-from simulator.metrics.own_metrics import own_entries
-from simulator.metrics.summary import summarize
+from simulator.metrics.part_metrics import acceptance_by_position
+from simulator.metrics.summary import own_entries, summarize
+from simulator.metrics.usage import by_group, group_seconds
 from simulator.metrics.warmup_cut import WARMUP
 from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
@@ -237,3 +241,87 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     row, reason = next(iter(reasons.items()))
     lost = f"{len(reasons):,} of {count:,} requests can never be served and were rejected"
     return (f"{WARNING}{lost}; {_held(kv)}; request {records.request_id(row)}: {reason}", *told)
+
+
+# The sensitivity of a run's TTFT to a few per cent of step time: it is large where requests wait for a busy server.
+#
+# With a utilisation u the wait grows as 1 / (1 - u). So near saturation an error of the step times comes out many
+# times larger in TTFT, and during an overload it adds up. Step costs are seldom better than 5 %.
+
+STEP = 0.05
+BUSY = 0.9
+WAITING = 0.5
+MAGNIFIED = 2.0
+CHEAP_REQUESTS, CHEAP_STEPS = 2_000, 200_000
+"""A run of at most as many requests and steps is run again without being asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Mean and p99 of TTFT (ms) as simulated, and with steps 5 % shorter and 5 % longer."""
+
+    plain: tuple[float, float]
+    shorter: tuple[float, float]
+    longer: tuple[float, float]
+
+    @property
+    def is_magnified(self) -> bool:
+        """Return whether mean TTFT moves by more than twice what the steps do, either way."""
+        return max(abs(each[0] / self.plain[0] - 1.0) for each in (self.shorter, self.longer)) > MAGNIFIED * STEP
+
+
+def may_hang(result: Result) -> bool:
+    """Return whether the server is nearly always busy, and TTFT is mostly waiting, for requests of an open loop.
+
+    In a closed loop the number of users bounds the queue.
+    """
+    summary = result.summary
+    busy, ttft_ms, queue_ms = (summary[key] for key in ("busy_fraction", "mean_ttft_ms", "mean_queue_time_ms"))
+    if not busy or not ttft_ms or queue_ms is None or has_loops(result.scenario):
+        return False
+    return bool(busy >= BUSY and queue_ms >= WAITING * ttft_ms)
+
+
+def is_cheap(result: Result) -> bool:
+    """Return whether running it twice more costs little."""
+    return len(result.records.requests.row) <= CHEAP_REQUESTS and result.records.num_steps <= CHEAP_STEPS
+
+
+def step_times(result: Result) -> StepTimes | None:
+    """Run it again on the same requests with other step times. Returns None where one of the runs has no TTFT."""
+    workload = build_workload(result.scenario)
+    again = [run_on(result.scenario, workload, step_time=1.0 + off) for off in (-STEP, STEP)]
+    found = []
+    for each in (result, *again):
+        mean, tail = each.summary["mean_ttft_ms"], each.summary["p99_ttft_ms"]
+        if not mean or tail is None:
+            return None
+        found.append((float(mean), float(tail)))
+    return StepTimes(*found)
+
+
+def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
+    """Return a note on how TTFT follows the step times, if any. `asked` True tries it in any case, False never."""
+    if asked is False or not (asked or may_hang(result)):
+        return None
+    if not (asked or is_cheap(result)):
+        busy = 100.0 * result.summary["busy_fraction"]
+        share = 100.0 * result.summary["mean_queue_time_ms"] / result.summary["mean_ttft_ms"]
+        return (
+            f"warning: TTFT is sensitive to step times: the server is busy {busy:.0f} % of the time, and queue time is"
+            f" {share:.0f} % of mean TTFT; --sensitivity tries steps 5 % shorter and longer"
+        )
+    found = step_times(result)
+    if found is None or not (asked or found.is_magnified):
+        return None
+    moves = "; ".join(
+        f"with steps 5 % {name}, mean TTFT {_figure(mean, found.plain[0])} and p99 {_figure(tail, found.plain[1])}"
+        for name, (mean, tail) in (("shorter", found.shorter), ("longer", found.longer))
+    )
+    if not found.is_magnified:
+        return f"TTFT follows the step times: {moves}"
+    return f"warning: TTFT is sensitive to step times: {moves}"
+
+
+def _figure(value: float, plain: float) -> str:
+    return f"{value:,.0f} ms ({100.0 * (value / plain - 1.0):+.0f} %)"

@@ -1,8 +1,9 @@
-"""JSON Schema of the keys whose values the models of `scenario` cannot list: they stand with models, GPUs, policies."""
+"""JSON Schema of the keys whose values the models of `scenario` cannot list, and releases that are not known."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -10,13 +11,85 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from annotated_types import DocInfo, Unit
 from pydantic import TypeAdapter
 
-from scenarios.schema.releases import KEY, others
 from scenarios.schema.source.hints import as_number
+from simulator.errors import InputError
+from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from simulator.parameters import Parameter
+
+
+# A release of a server that is not known here: the nearest one that is, whose rules are taken in its place.
+#
+# Rules change seldom from one release to the next (`simulator/policies/chunked_prefill/versions.py`), so an older
+# or newer release is served as the oldest or newest known one. A run says so; what is no release of that server is
+# refused.
+
+KEY = "version"
+PATCH = r"(?:\.\d[\w.+-]*)?"
+RELEASE = rf"^v?(\d{{1,2}})\.(\d{{1,2}}){PATCH}$"
+DEVELOPMENT = r"^(?:main|nightly|latest|dev)\b[\w.+-]*$"
+
+
+def nearest_known(known: Sequence[str], asked: object) -> str | None:
+    """Of the known releases, oldest first, the one whose rules are taken for what is asked for; None for no release.
+
+    A patch has the rules of its release, a build of the development branch those of the newest. Numbers more than one
+    major release beyond the newest are no release.
+    """
+    text = str(asked)
+    if re.match(DEVELOPMENT, text):
+        return known[-1]
+    numbers = _numbers(text)
+    if not numbers or numbers[0] > _numbers(known[-1])[0] + 1:
+        return None
+    return known[max(0, sum(_numbers(each) <= numbers for each in known) - 1)]
+
+
+def is_of(release: str, asked: object) -> bool:
+    """True if what is asked for is this release, or a patch of it."""
+    return _numbers(str(asked)) == _numbers(release)
+
+
+def with_known(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The keys of an engine with a release that is known, and what was asked for instead; '' where it is known."""
+    policy, asked = data.get("policy", DEFAULT_POLICY), data.get(KEY)
+    if asked is None or isinstance(asked, bool) or policy not in named_policies():
+        return dict(data), ""
+    try:
+        parameter = policy_parameters(policy_class(str(policy))).get(KEY)
+    except InputError:  # said where the policy is loaded
+        return dict(data), ""
+    if parameter is None or not parameter.words or _is_written(parameter.words, asked):
+        return dict(data), ""
+    near = nearest_known(parameter.words, asked)
+    if near is None:
+        return dict(data), ""
+    return {**data, KEY: near}, "" if is_of(near, asked) else str(asked)
+
+
+def others(known: Sequence[str]) -> list[dict[str, Any]]:
+    """JSON Schemas of what else `nearest_known` takes: text, and numbers of YAML's."""
+    nearest, majors = {"x-allowed": "of any other release the nearest"}, _numbers(known[-1])[0] + 2
+    release = rf"^v?(?:{'|'.join(map(str, range(majors)))})\.\d{{1,2}}{PATCH}$"
+    return [
+        {"type": "string", "pattern": f"{release}|{DEVELOPMENT}", **nearest},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": majors, **nearest},
+    ]
+
+
+def _is_written(known: Sequence[str], asked: object) -> bool:
+    """True if a word is meant as it is, or as a number of YAML's (0.20)."""
+    return asked in known or (isinstance(asked, float) and asked in map(float, known))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a release; none of what is no release."""
+    found = re.match(RELEASE, release)
+    return (int(found[1]), int(found[2])) if found else ()
+
 
 Schema = dict[str, Any]
 
@@ -38,12 +111,12 @@ def draft_model_schema() -> Schema:
 
 
 def _precisions() -> Mapping[str, Schema]:
-    from simulator.hardware.precision import WORDS
+    from simulator.hardware.model import PRECISION_WORDS
 
     about = {"quantization": "precision of all weights and their products", "kv_cache_dtype": "precision of the cache"}
     return {
         key: {"enum": list(words), "description": f"{about[key]}, in place of their fields below"}
-        for key, words in WORDS.items()
+        for key, words in PRECISION_WORDS.items()
     }
 
 
@@ -74,7 +147,7 @@ def gpu_schema() -> Schema:
 def formats_schema() -> Schema:
     """The trace formats that can be read."""
     from scenarios.traces.formats import trace_formats
-    from simulator.named_class import CLASS_PATTERN
+    from simulator.parameters import CLASS_PATTERN
 
     own = {"type": "string", "pattern": CLASS_PATTERN, "x-allowed": "`path.py:NAME`"}
     return {"anyOf": [{"enum": ["auto", *trace_formats()]}, own]}
@@ -85,7 +158,7 @@ def router_schema() -> Schema:
     from scenarios.schema.router import RouterConfig
     from simulator.fleet.router import RouterFeatures
     from simulator.fleet.routers import built_in_routers, router_class, router_parameters
-    from simulator.named_class import CLASS_PATTERN
+    from simulator.parameters import CLASS_PATTERN
 
     users = {"type": "string", "pattern": CLASS_PATTERN, "x-allowed": "`path.py:Class`"}
     own = RouterConfig.model_json_schema()["properties"]

@@ -6,7 +6,7 @@ from typing import Annotated
 from annotated_types import doc
 from pydantic import Field
 
-from scenarios.schema.strict import Strict
+from scenarios.schema.base import Strict
 from simulator.hardware.models import Model
 from simulator.sampling import completed
 from simulator.timing.host import Host

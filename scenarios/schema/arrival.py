@@ -7,19 +7,144 @@ the start.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from annotated_types import Unit, doc
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from scenarios.schema import rate_profile
-from scenarios.schema.rate_profile import RateProfile
-from scenarios.schema.strict import Strict
+from scenarios.schema.base import Strict
 from simulator.errors import InputError
 from simulator.workload import Floats
+
+# The `profile:` of arrivals: a factor on the rate that changes with time, as points or as a shape with a name.
+#
+# A shape is a shorthand: it stands for points `[t_s, factor]`, and some shapes come again after a period.
+
+LEAST_FACTOR = 1e-6
+PIECES = 96  # straight pieces of a curve: a day's are quarters of an hour
+
+Points = Sequence[tuple[float, float]]
+Moment = Annotated[float, Field(ge=0, le=1e9)]
+Length = Annotated[float, Field(ge=1e-6, le=1e9)]
+Factor = Annotated[float, Field(ge=0, le=1e6)]
+Point = Annotated[tuple[Moment, Factor], Field(strict=False)]
+
+
+class Ramp(Strict):
+    """From one factor to another, and constant before and after.
+
+    It goes by equal steps in equal times, or by equal ratios if `exponential` (vLLM's ramp-up strategies linear and
+    exponential). Equal ratios are straight pieces here: a ramp by a factor of 100 is nowhere 0.03 % above the curve.
+    """
+
+    kind: Annotated[Literal["ramp"], doc("a ramp from one factor to another")]
+    start_factor: Annotated[Factor, doc("factor on the rate before the ramp")] = 0.0
+    end_factor: Annotated[Factor, doc("factor on the rate after the ramp")] = 1.0
+    start_s: Annotated[Moment, doc("start of the ramp")] = 0.0
+    duration_s: Annotated[Length, doc("length of the ramp")]
+    exponential: Annotated[bool, doc("equal times give equal ratios; otherwise equal differences")] = False
+
+    @property
+    def period_s(self) -> float | None:
+        return None
+
+    def points(self) -> Points:
+        if not self.exponential:
+            return [(self.start_s, self.start_factor), (self.start_s + self.duration_s, self.end_factor)]
+        shares = [piece / PIECES for piece in range(PIECES + 1)]
+        ratio = self.end_factor / self.start_factor
+        return [(self.start_s + share * self.duration_s, self.start_factor * ratio**share) for share in shares]
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.exponential and 0 in (self.start_factor, self.end_factor):
+            raise ValueError("exponential: equal ratios lead neither from 0 nor to 0; give factors above 0")
+        return self
+
+
+class Diurnal(Strict):
+    """A sine about 1, the same every period: `rate` is the mean over a whole period."""
+
+    kind: Annotated[Literal["diurnal"], doc("a sine that repeats every period, with mean 1")]
+    peak_to_trough: Annotated[float, Field(ge=1, le=1e6), doc("highest factor / lowest factor")]
+    peak_s: Annotated[Moment, doc("time of a peak")] = 0.0
+    period_s: Annotated[Annotated[float, Field(ge=1, le=1e9)], doc("time from peak to peak; default: a day")] = 86_400.0
+
+    def points(self) -> Points:
+        swing = (self.peak_to_trough - 1.0) / (self.peak_to_trough + 1.0)
+        phase = self.peak_s / self.period_s
+        shares = [piece / PIECES for piece in range(PIECES + 1)]
+        return [(share * self.period_s, 1.0 + swing * math.cos(math.tau * (share - phase))) for share in shares]
+
+
+class Spike(Strict):
+    """Factor 1, and for a time another: a flash crowd above 1, an outage below it."""
+
+    kind: Annotated[Literal["spike"], doc("a different factor for some time")]
+    factor: Annotated[Factor, doc("factor on the rate during the spike")]
+    start_s: Annotated[Moment, doc("start of the spike")]
+    duration_s: Annotated[Length, doc("length of the spike, without its flanks")]
+    rise_s: Annotated[Moment, doc("length of its rise and of its fall, both linear, before and after `duration_s`")] = 0
+    every_s: Annotated[Length | None, doc("time from one spike to the next; null: there is one spike")] = None
+
+    @property
+    def period_s(self) -> float | None:
+        return self.every_s
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s + 2 * self.rise_s
+
+    def points(self) -> Points:
+        top, fall = self.start_s + self.rise_s, self.start_s + self.rise_s + self.duration_s
+        last = [] if self.every_s is None else [(self.every_s, 1.0)]
+        return [(self.start_s, 1.0), (top, self.factor), (fall, self.factor), (self.end_s, 1.0), *last]
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.every_s is None:
+            return self
+        if self.end_s > self.every_s:
+            raise ValueError(f"every_s {self.every_s:g} ends before the spike does, at {self.end_s:g} s")
+        if self.factor == 0 and self.duration_s > (1 - LEAST_FACTOR) * self.every_s:
+            raise ValueError(f"duration_s {self.duration_s:g}: an outage all of the time, every {self.every_s:g} s")
+        return self
+
+
+Shape = Annotated[Ramp | Diurnal | Spike, Field(discriminator="kind")]
+
+RateProfile = Annotated[
+    Annotated[Annotated[tuple[Point, ...], Field(strict=False, min_length=1)], Tag("<points>")]
+    | Annotated[Shape, Tag("<shape>")],
+    Discriminator(lambda value: "<shape>" if isinstance(value, (Mapping, Strict)) else "<points>"),
+]
+
+
+def points_of(profile: RateProfile) -> Points:
+    """The points of a profile, whichever way it was given."""
+    return profile if isinstance(profile, tuple) else profile.points()
+
+
+def period_of(profile: RateProfile) -> float | None:
+    """The time after which a profile comes again; None for one that does not."""
+    return None if isinstance(profile, tuple) else profile.period_s
+
+
+def check(profile: RateProfile) -> None:
+    """Raise ValueError, beginning with the key `profile`, for points that make no rate."""
+    points = points_of(profile)
+    for (before, _), (after, _) in itertools.pairwise(points):
+        if after < before:
+            raise ValueError(f"profile: times must not fall, found {before:g} before {after:g}")
+    if any(0 < factor < LEAST_FACTOR for _, factor in points):
+        raise ValueError(f"profile: a factor must be 0 or at least {LEAST_FACTOR:g}")
+    if not any(factor > 0 for _, factor in points):
+        raise ValueError("profile: at least one factor must be above 0")
+
 
 MOST_PERIODS = 20_000_000
 
@@ -78,9 +203,9 @@ class Arrival(Strict):
     @property
     def ends(self) -> bool:
         """Return whether the profile ends at 0, so that only finitely many requests arrive."""
-        if self.profile is None or rate_profile.period_of(self.profile) is not None:
+        if self.profile is None or period_of(self.profile) is not None:
             return False
-        return rate_profile.points_of(self.profile)[-1][1] == 0
+        return points_of(self.profile)[-1][1] == 0
 
     def gaps(self, rng: np.random.Generator) -> tuple[Floats, Draw]:
         """The first gap, as float64[0 or 1], and the draw of the others; all of mean 1.
@@ -106,7 +231,7 @@ class Arrival(Strict):
     @model_validator(mode="after")
     def _makes_a_rate(self) -> Self:
         if self.profile is not None:
-            rate_profile.check(self.profile)
+            check(self.profile)
         return self
 
 

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from scenarios.schema.allowed import with_known
 from scenarios.schema.engine import Engine, NamedEngine, built_in
-from scenarios.schema.releases import with_known
 from scenarios.schema.source.hints import as_number
 from simulator.parameters import MISSING, Parameter
 from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters

@@ -11,15 +11,46 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from annotated_types import Unit, doc
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from scenarios.schema.allowed import whole_schema
-from scenarios.schema.later import later
+from scenarios.schema.allowed import Schema, parameter_schema, whole_schema
+from scenarios.schema.base import JsonSchema, Strict, later
 from scenarios.schema.source.hints import did_you_mean, refusal
-from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.vllm_names import where
-from simulator.named_class import CLASS_PATTERN, file_of
-from simulator.parameters import MISSING, Parameter
+from scenarios.servers.vllm import VLLM_SERVE
+from simulator.parameters import CLASS_PATTERN, MISSING, Parameter, file_of
 from simulator.policies import DEFAULT_POLICY, named_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
+
+# Hints for arguments of `vllm serve` that `engine:` does not take: the keys where they belong.
+
+_NO_LIMIT = "has no counterpart: lengths are bounded by the workload, and a request beyond the KV cache is rejected"
+_ONE_PASS = "has no counterpart: any number of prompts share a step, as far as max_num_batched_tokens goes"
+
+_PLACES = {flag.names.split()[0].removeprefix("--").replace("-", "_"): flag.key for flag in VLLM_SERVE.flags}
+_TAKEN = {
+    argument: f"is `{key}`" if "." in key else f"is the top-level `{key}`"
+    for argument, key in _PLACES.items()
+    if not argument.startswith("no_") and not key.startswith("model.") and key != f"engine.{argument}"
+}
+BELONGS: Mapping[str, str] = {
+    **_TAKEN,
+    "model": "is the top-level `model`",
+    "generation_config": "is the top-level `sampling`",
+    "swap_space": "is `hardware.swap_space_gib`",
+    "dtype": "is of the model: `model: {base: NAME, dtype_bytes: 2}` (1 for fp8, 4 for float32)",
+    "quantization": "is of the model: `model: {base: NAME, quantization: fp8}`",
+    "kv_cache_dtype": "is of the model: `model: {base: NAME, kv_cache_dtype: fp8}`",
+    "enforce_eager": "is `cost: {kind: profile, cuda_graphs: false}`; other costs do not tell graphs from eager steps",
+    "max_model_len": _NO_LIMIT,
+    "max_long_partial_prefills": _ONE_PASS,
+    "seed": "is the top-level `seed`",
+}
+"""The end of the sentence that begins with the argument, by argument."""
+
+
+def where(argument: str) -> str | None:
+    """Return the key of an argument of `vllm serve`, as a hint; None for other words. Hyphens count as underscores."""
+    name = argument.removeprefix("--").replace("-", "_")
+    return f"vLLM's {name} {BELONGS[name]}" if name in BELONGS else None
+
 
 if TYPE_CHECKING:
     from scenarios.schema.speculative import SpeculativeDecoding
@@ -232,3 +263,59 @@ def named_at(value: object) -> str | None:
     given = {key: item for key, item in value.items() if key not in ENGINE_KEYS}
     are_right = all(key in known and known[key].is_just(item) for key, item in given.items())
     return f"{__name__}:{NamedEngine.__name__}" if are_right else None
+
+
+# JSON Schema of `engine:`, whose keys are its own and those of the policy that it names.
+
+
+def engine_schema() -> Schema:
+    """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
+    own = Engine.model_json_schema()["properties"]
+    own["policy"].pop("x-allowed")
+    of_policies = {name: policy_keys(name) for name in named_policies()}
+    own["policy"]["default"] = DEFAULT_POLICY
+    users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
+    own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]
+    properties: Schema = {**own}
+    for key in dict.fromkeys(key for keys in of_policies.values() for key in keys):
+        properties[key] = _together({policy: keys[key] for policy, keys in of_policies.items() if key in keys})
+    return {
+        "type": "object",
+        "properties": properties,
+        "allOf": [
+            {
+                "if": {
+                    "properties": {"policy": {"const": name}},
+                    "required": [] if name == DEFAULT_POLICY else ["policy"],
+                },
+                "then": {"propertyNames": {"enum": [*own, *keys]}},
+            }
+            for name, keys in of_policies.items()
+        ],
+    }
+
+
+def _together(declared: Mapping[str, Schema]) -> Schema:
+    """One parameter as several policies declare it: all that any of them takes, and the default where they agree."""
+    first, *others = declared.values()
+    found = {**first, "x-policies": list(declared)}
+    if any(other.get("default") != first.get("default") for other in others):
+        found.pop("default", None)
+    about = ("default", "description", "x-orders")
+    arms = [{key: value for key, value in each.items() if key not in about} for each in declared.values()]
+    different = [arm for index, arm in enumerate(arms) if arm not in arms[:index]]
+    if len(different) > 1:
+        found = {key: value for key, value in found.items() if key not in arms[0]} | {"anyOf": different}
+    return found
+
+
+def policy_keys(policy: str) -> dict[str, Schema]:
+    """The parameters of a built-in policy as `engine:` takes them, then those of the orders that it can have."""
+    own = policy_parameters(policy_class(policy))
+    found = {name: parameter_schema(parameter) for name, parameter in own.items()}
+    if "order" in own:
+        for order in own["order"].words:
+            for name, parameter in QUEUES[order].parameters.items():
+                schema = found.setdefault(name, {**parameter_schema(parameter), "x-orders": []})
+                schema["x-orders"].append(order)
+    return found

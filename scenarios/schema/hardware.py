@@ -1,26 +1,23 @@
-"""The `hardware:` of a scenario."""
+"""The `hardware:` of a scenario, and its `energy:`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import doc
+from annotated_types import Unit, doc
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from scenarios.schema.allowed import gpu_schema
-from scenarios.schema.later import later
-from scenarios.schema.name_or_mapping import NameOrMapping, refusing
-from scenarios.schema.strict import JsonSchema, Strict
+from scenarios.schema.base import JsonSchema, NameOrMapping, Strict, later, refusing
 from simulator.hardware.gpus import gpu_of
 
 if TYPE_CHECKING:
-    from scenarios.schema.kv_offload import KVOffload
-    from scenarios.schema.pipeline import PipelineLink
+    from scenarios.schema.links import KVOffload, PipelineLink
 else:
-    KVOffload = later("scenarios.schema.kv_offload:KVOffload")
-    PipelineLink = later("scenarios.schema.pipeline:PipelineLink")
+    KVOffload = later("scenarios.schema.links:KVOffload")
+    PipelineLink = later("scenarios.schema.links:PipelineLink")
 
 
 def _offload_schema() -> dict[str, Any]:
-    from scenarios.schema.kv_offload import offload_schema
+    from scenarios.schema.links import offload_schema
 
     return offload_schema()
 
@@ -81,3 +78,20 @@ class Hardware(Strict):
         if self.pipeline_parallel == 1 and self.pipeline_link is None:
             return {key: value for key, value in found.items() if key not in ("pipeline_parallel", "pipeline_link")}
         return found
+
+
+# The `energy:` of a scenario: what its GPUs draw, roughly.
+
+Watts = Annotated[float, Field(gt=0, le=1e5)]
+
+
+class EnergyConfig(Strict):
+    """Energy of the GPUs, from their power limit; rough, with an interval. Off unless it is there: `energy: {}`.
+
+    Hosts, links and cooling are not counted.
+    """
+
+    tdp_w: Annotated[Watts | None, doc("power limit of a GPU; null: the datasheet's"), Unit("W")] = None
+    grams_co2_per_kwh: Annotated[
+        Annotated[float, Field(ge=0, le=1e4)] | None, doc("CO2 of the grid; null: not reported"), Unit("g/kWh")
+    ] = None

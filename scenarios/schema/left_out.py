@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
-from scenarios.schema.cost.linear import LinearCostConfig
-from scenarios.schema.cost.own import OwnCostConfig
+from scenarios.schema.cost import LinearCostConfig, OwnCostConfig
 from scenarios.schema.engine import ONLY_GIVEN
 from scenarios.servers import server_of
 from scenarios.servers.server import Startup
@@ -79,7 +78,7 @@ class Defaults:
         for path, value in self.taken.items():
             room, _, key = path.partition(".")
             rooms[room][key] = value
-        from scenarios.schema.cost.auto import AutoCostConfig
+        from scenarios.schema.cost import AutoCostConfig
 
         hardware = scenario.hardware.model_copy()
         hardware.__dict__.update(rooms["hardware"])

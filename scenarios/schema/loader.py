@@ -12,16 +12,131 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from scenarios.places import unset_hint, with_variables
-from scenarios.schema.cost.own import OwnCostConfig
+from scenarios.schema.cost import OwnCostConfig
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.source.overrides import apply_overrides
-from scenarios.schema.source.yaml_nodes import plain_scalar
-from scenarios.schema.source.yaml_source import KeyPath, describe, read_yaml
+from scenarios.schema.source.yaml_source import KeyPath, describe, key_name, parse_yaml, plain_scalar, read_yaml
 from simulator.errors import InputError
+
+# Paths that name a place by a variable: `${BATCHLAB_SHARED}/measured/...` for data that is not shipped.
+
+SHARED = "BATCHLAB_SHARED"
+"""The variable that names the folder of real traces and measurements."""
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def shared_folder() -> Path:
+    """Return the folder of traces and measurements: $BATCHLAB_SHARED, else `shared` beside the repository."""
+    given = os.environ.get(SHARED)
+    return Path(given) if given else Path(__file__).resolve().parents[2] / "shared"
+
+
+def with_variables(path: str) -> str:
+    """The path with each `${NAME}` replaced by that environment variable; one that is not set stays as it is.
+
+    `${BATCHLAB_SHARED}` always has a value (`shared_folder`).
+    """
+    return _VARIABLE.sub(_value, path)
+
+
+def _value(found: re.Match[str]) -> str:
+    name = found[1]
+    return str(shared_folder()) if name == SHARED else os.environ.get(name) or found[0]
+
+
+def unset_hint(path: Path) -> str | None:
+    """Return the variable to set, if a file is missing because it is not set; else None."""
+    if (unset := _VARIABLE.search(str(path))) is not None:
+        return f"the environment variable {unset[1]} is not set"
+    shared = shared_folder()
+    if path.is_relative_to(shared) and not shared.exists():
+        return f"this scenario reads measurements that are not shipped: set {SHARED} to the folder that holds them"
+    return None
+
+
+# `--set a.b=VALUE`: values of a scenario replaced before anything is checked.
+
+
+def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[KeyPath, str]:
+    """Set each override's value in `data`, in order; returns which override wrote which path, as `--set ...`.
+
+    The value is YAML. A path's parts are keys; in a list, indices or the items' names. Mappings missing on the way
+    are made.
+    Raises InputError, naming the override, for what is not `a.b=VALUE` and for a path through a value without keys.
+    """
+    written: dict[KeyPath, str] = {}
+    for override in overrides:
+        parts, value = _split(override)
+        name = f"--set {override}"
+        path, made = _write(data, parts, value, name)
+        written = {old: by for old, by in written.items() if old[: len(path)] != path}
+        written[path] = written[made] = name
+    return written
+
+
+def _split(override: str) -> tuple[list[str], object]:
+    """The path and the value of `a.b=VALUE`."""
+    name = f"--set {override}"
+    dotted, equals, text = override.partition("=")
+    parts = [part.strip() for part in dotted.split(".")]
+    if not equals or not all(parts):
+        raise InputError("not of the form a.b=VALUE", file=name, hint="as in: --set engine.max_num_seqs=128")
+    try:
+        return parts, parse_yaml(text, name).data
+    except InputError as error:
+        raise InputError(f"{dotted}: the value is {error.message}", file=name, hint=error.hint) from None
+
+
+def _write(data: dict[str, Any], parts: list[str], value: object, name: str) -> tuple[KeyPath, KeyPath]:
+    """Set the value. Returns its path, and that of the outermost mapping that had to be made for it, if any."""
+    at: Any = data
+    done: list[str] = []
+    made: int | None = None
+    while parts:
+        key: Any
+        if isinstance(at, list):
+            key = _index(at, parts.pop(0), ".".join(done), name)
+        elif isinstance(at, dict):
+            key = _pop_key(at, parts)
+            if parts and at.get(key) is None:
+                at[key] = {}
+                made = made or len(done) + 1
+        else:
+            here = ".".join(done)
+            hint = f"to replace it as a whole: --set '{here}={{{parts[0]}: ...}}'"
+            raise InputError(f"{here} is {describe(at)}: it has no key {parts[0]!r}", file=name, hint=hint)
+        done.append(key_name(key))
+        if not parts:
+            at[key] = value
+        at = at[key]
+    return tuple(done), tuple(done[:made])
+
+
+def _index(items: list[Any], part: str, here: str, name: str) -> int:
+    """An index of a list: a number, or the `name` of one of its items."""
+    if part in (known := [str(index) for index in range(len(items))]):
+        return known.index(part)
+    names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in items]
+    if names.count(part) == 1:
+        return names.index(part)
+    named = [word for word in names if isinstance(word, str)]
+    near = nearest(part, named)
+    hint = f"did you mean {here}.{near}?" if near else (f"or by name: {', '.join(named)}" if named else None)
+    allowed = f"0 to {len(items) - 1}" if items else "none, it is empty"
+    raise InputError(f"{here} is a list: {part!r} is not one of its indices ({allowed})", file=name, hint=hint)
+
+
+def _pop_key(mapping: Mapping[Any, object], parts: list[str]) -> Any:
+    """Take the next key from the parts: several of them where the mapping has a key with a dot, like quantile 0.5."""
+    keys = {key_name(key): key for key in mapping}
+    length = next((n for n in range(len(parts), 1, -1) if ".".join(parts[:n]) in keys), 1)
+    word = ".".join(parts[:length])
+    del parts[:length]
+    return keys.get(word, word)
+
 
 _LIBRARY = Path(__file__).parents[1] / "library"
 _SCENARIO_OF_A_RUN = "scenario.yaml"
@@ -227,8 +342,8 @@ def _read_model_config(document: _Document) -> None:
 
 def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath) -> None:
     """Replace the path in the model of `holder`, which stands under `around`; the scenario's own tells `sampling`."""
+    from simulator.hardware.model import spelled_out
     from simulator.hardware.model_config import is_config, read_model_config
-    from simulator.hardware.precision import spelled_out
     from simulator.sampling import beside
 
     written = holder.get("model")
@@ -301,7 +416,7 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
     found = []
     path: Path | None = getattr(scenario.workload, "path", None)  # of a trace
     if path is not None and not _exists(path):
-        from scenarios.traces.sources import public_source_hint
+        from scenarios.traces.detect import public_source_hint
 
         found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
     file = scenario.engine.policy_file

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scenarios import normal
+from scenarios import random_draws
 
 PresetName = Literal["chat", "code", "long-context", "reasoning", "multi-tenant", "coding-agent"]
 
@@ -83,8 +83,8 @@ def _tenants() -> Sequence[Part]:
     ranks = np.arange(1, TENANTS + 1)
     cumulative = np.exp(np.interp(np.log(ranks), np.log([1, 3, 10, TENANTS]), np.log([0.16, 0.30, 0.63, 1.0])))
     shares = np.diff(cumulative, prepend=0.0)
-    sigma = math.log(6.0 / 1.2) / normal.quantile(0.9)
-    variations = 1.2 * np.exp(sigma * normal.inverse_cdf(np.mod(ranks * (math.sqrt(5.0) - 1.0) / 2.0, 1.0)))
+    sigma = math.log(6.0 / 1.2) / random_draws.quantile(0.9)
+    variations = 1.2 * np.exp(sigma * random_draws.inverse_cdf(np.mod(ranks * (math.sqrt(5.0) - 1.0) / 2.0, 1.0)))
     return tuple(
         Part(f"-{rank:02d}", share, {"process": "gamma", "rate": 1.0, "cv": variation})
         for rank, share, variation in zip(ranks.tolist(), shares.tolist(), variations.tolist(), strict=True)

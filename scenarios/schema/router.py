@@ -12,10 +12,10 @@ from typing import Annotated, Any, Self
 from annotated_types import doc
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from scenarios.schema.base import Strict
 from scenarios.schema.source.hints import did_you_mean, refusal
-from scenarios.schema.strict import Strict
 from simulator.errors import InputError
-from simulator.named_class import CLASS_PATTERN, file_of
+from simulator.parameters import CLASS_PATTERN, file_of
 
 
 def _known(name: str) -> str:

@@ -7,63 +7,107 @@ goes wrong together is said by the validators here, through `refusal`.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import doc
-from pydantic import (
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Discriminator, Field, PrivateAttr, Tag, ValidationInfo, model_validator
 
 from scenarios.schema.allowed import model_schema, router_schema
-from scenarios.schema.cost import cost_at
-from scenarios.schema.cost.roofline import RooflineCostConfig
-from scenarios.schema.engine import Engine, NamedEngine, named_at
-from scenarios.schema.engine_keys import engine_schema
+from scenarios.schema.base import JsonSchema, NameOrMapping, Strict, later, refusing
+from scenarios.schema.cost import RooflineCostConfig, cost_at
+from scenarios.schema.engine import Engine, NamedEngine, Seconds, engine_schema, named_at
 from scenarios.schema.hardware import Hardware
-from scenarios.schema.later import later
 from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
-from scenarios.schema.measure import Measure
-from scenarios.schema.name_or_mapping import NameOrMapping, refusing
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.strict import JsonSchema, Strict
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, gpu_of
 from simulator.hardware.models import Model, model_of
 from simulator.hardware.stages import layers_of_stages
+from simulator.parameters import CLASS_PATTERN, split_class
 from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
+    from simulator.metrics.warmup_cut import WarmupCut
+    from simulator.results.records import Records
+
+
+# The `measure:` of a scenario: the part of a run that is measured.
+
+
+def _moved(key: str) -> str | None:
+    return "is the top-level `front_end: {fixed_s: ...}`" if key == "front_end_s" else None
+
+
+class Measure(Strict):
+    """The window over which metrics are taken, and metrics of one's own."""
+
+    elsewhere: ClassVar = staticmethod(_moved)
+
+    warmup_s: Annotated[
+        Annotated[Seconds, Tag("<number>")] | Annotated[Literal["auto"], Tag("<word>")],
+        Discriminator(lambda value: "<word>" if value == "auto" else "<number>"),
+        Field(description="a number of at least 0, or auto"),
+        doc(
+            "time cut off at the start; `auto`: until TTFT and TPOT have settled, by MSER-5, and the summary says when"
+        ),
+    ] = 0.0
+    cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
+    metrics: Annotated[
+        list[Annotated[str, Field(pattern=CLASS_PATTERN, description="the path of a file and a name in it")]],
+        doc("metrics of your own, each `path.py:NAME`"),
+    ] = Field(default_factory=list)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of one's own metrics."""
+        return [Path(split_class(name)[0]) for name in self.metrics]
+
+    def warmup(self, records: "Records") -> "WarmupCut | None":
+        """The warm-up that was found in a run; None where it is given in seconds."""
+        from simulator.metrics.warmup_cut import warmup_cut
+
+        return warmup_cut(records) if self.warmup_s == "auto" else None
+
+    def cuts(self) -> dict[str, float]:
+        """The parts that are cut off whatever the run does. ValueError where the warm-up is found in each run."""
+        if self.warmup_s == "auto":
+            raise ValueError("the warm-up depends on the run")
+        return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
+
+    def window(self, records: "Records") -> dict[str, float]:
+        """The parts that are cut off a run, as the metrics take them."""
+        found = self.warmup(records)
+        warmup_s = self.warmup_s if found is None else found.cut_s
+        assert warmup_s != "auto"
+        return {"warmup_s": warmup_s, "cooldown_s": self.cooldown_s}
+
+
+if TYPE_CHECKING:
     from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
-    from scenarios.schema.cost.kinds import Cost
+    from scenarios.schema.cost import Cost
     from scenarios.schema.declared import AnyNamedEngine
-    from scenarios.schema.energy import EnergyConfig
-    from scenarios.schema.flow_control import FlowControlConfig
-    from scenarios.schema.group import GroupConfig
-    from scenarios.schema.kv_transfer import KVTransferConfig
+    from scenarios.schema.fleet import FlowControlConfig, GroupConfig
+    from scenarios.schema.hardware import EnergyConfig
+    from scenarios.schema.links import KVTransferConfig
     from scenarios.schema.slo import SloConfig
     from scenarios.schema.trace import TraceWorkload
     from scenarios.schema.workload import GeneratedWorkload
     from simulator.front_end import FrontEnd
-    from simulator.metrics.slo import Slo
+    from simulator.metrics.latency import Slo
     from simulator.timing.host import Host
 else:
     AnyNamedEngine = later("scenarios.schema.declared:AnyNamedEngine", named_at)
-    Cost = later("scenarios.schema.cost.kinds:Cost", cost_at)
-    EnergyConfig = later("scenarios.schema.energy:EnergyConfig")
-    FlowControlConfig = later("scenarios.schema.flow_control:FlowControlConfig")
+    Cost = later("scenarios.schema.cost:Cost", cost_at)
+    EnergyConfig = later("scenarios.schema.hardware:EnergyConfig")
+    FlowControlConfig = later("scenarios.schema.fleet:FlowControlConfig")
     FrontEndConfig = later("scenarios.schema.around:FrontEndConfig")
     GeneratedWorkload = later("scenarios.schema.workload:GeneratedWorkload")
-    GroupConfig = later("scenarios.schema.group:GroupConfig")
+    GroupConfig = later("scenarios.schema.fleet:GroupConfig")
     HostConfig = later("scenarios.schema.around:HostConfig")
-    KVTransferConfig = later("scenarios.schema.kv_transfer:KVTransferConfig")
+    KVTransferConfig = later("scenarios.schema.links:KVTransferConfig")
     SamplingConfig = later("scenarios.schema.around:SamplingConfig")
     SloConfig = later("scenarios.schema.slo:SloConfig")
     TraceWorkload = later("scenarios.schema.trace:TraceWorkload")
@@ -227,7 +271,7 @@ class Scenario(Strict):
         """The source of the step times, `auto` being what it stands for."""
         if self.cost.kind != "auto":
             return self.cost
-        from scenarios.schema.cost.auto import AutoCostConfig
+        from scenarios.schema.cost import AutoCostConfig
 
         assert isinstance(self.cost, AutoCostConfig)
         return self.cost.chosen(self)
@@ -291,7 +335,7 @@ class Scenario(Strict):
                 if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
                     where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
                     raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
-            from scenarios.schema.kv_transfer import check_roles
+            from scenarios.schema.links import check_roles
 
             check_roles({group.role for group in self.fleet})
             names = [group.name for group in self.fleet]

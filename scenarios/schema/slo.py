@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar, Self
 from annotated_types import doc
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
+from scenarios.schema.base import Strict
 from scenarios.schema.source.hints import nearest, refusal
-from scenarios.schema.strict import Strict
-from simulator.metrics.latency import LATENCIES
+from simulator.metrics.latency import LATENCIES, Slo
 from simulator.metrics.measured_sample import PERCENTILES
-from simulator.metrics.slo import Slo
-from simulator.metrics.table import METRICS, STATISTICS
+from simulator.metrics.summary import METRICS, STATISTICS
 
 Milliseconds = Annotated[float, Field(gt=0, le=1e12)]
 Share = Annotated[float, Field(gt=0, le=1)]

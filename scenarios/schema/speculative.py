@@ -6,12 +6,11 @@ from annotated_types import doc
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scenarios.schema.allowed import draft_model_schema
+from scenarios.schema.base import JsonSchema, Strict
 from scenarios.schema.source.hints import nearest, refusal
-from scenarios.schema.strict import JsonSchema, Strict
 from simulator.errors import InputError
-from simulator.speculative.acceptance import check_rates
-from simulator.speculative.config import Method, SpeculativeConfig
-from simulator.speculative.presets import PRESETS
+from simulator.speculative.acceptance import PRESETS, check_rates
+from simulator.speculative.speculation import Method, SpeculativeConfig
 
 _LIMITS = "allowed: shares of verify steps, each from 0 to 1 and none above the one before"
 

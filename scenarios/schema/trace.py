@@ -8,21 +8,18 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scenarios.schema.allowed import formats_schema
 from scenarios.schema.arrivals import process_at
+from scenarios.schema.base import JsonSchema, Strict, later
 from scenarios.schema.engine import Count, Seconds
-from scenarios.schema.later import later
 from scenarios.schema.source.hints import refusal
-from scenarios.schema.strict import JsonSchema, Strict
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from scenarios.schema.any_arrival import ArrivalConfig
-    from scenarios.schema.client import ClientConfig
-    from scenarios.schema.predictor import Predictor
+    from scenarios.schema.client import ArrivalConfig, ClientConfig, Predictor
     from scenarios.traces.options import TraceOptions
 else:
-    ArrivalConfig = later("scenarios.schema.any_arrival:ArrivalConfig", process_at)
+    ArrivalConfig = later("scenarios.schema.client:ArrivalConfig", process_at)
     ClientConfig = later("scenarios.schema.client:ClientConfig")
-    Predictor = later("scenarios.schema.predictor:Predictor")
+    Predictor = later("scenarios.schema.client:Predictor")
 
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 

@@ -22,31 +22,24 @@ from pydantic_core import PydanticCustomError
 from scenarios.schema.arrival import MeanRate, Rate
 from scenarios.schema.arrivals import process_at
 from scenarios.schema.arrivals.closed_loop import ClosedLoop
-from scenarios.schema.later import later
-from scenarios.schema.lengths import Fixed, Length, LengthConfig
+from scenarios.schema.base import Strict, later
+from scenarios.schema.distributions import Fixed, Length, LengthConfig
 from scenarios.schema.presets import PRESETS, PresetName
 from scenarios.schema.source.hints import refusal
-from scenarios.schema.strict import Strict
 from simulator.goes_with import IMAGES, SESSIONS, between
 
 if TYPE_CHECKING:
-    from scenarios.schema.any_arrival import AnyArrival, ArrivalConfig
-    from scenarios.schema.benchmark import BenchmarkConfig
-    from scenarios.schema.client import ClientConfig
-    from scenarios.schema.images import ImagesConfig
-    from scenarios.schema.lora import LoraConfig
-    from scenarios.schema.predictor import Predictor
-    from scenarios.schema.prefix import Prefix
-    from scenarios.schema.sessions import SessionConfig
+    from scenarios.schema.classes import ImagesConfig, LoraConfig, Prefix, SessionConfig
+    from scenarios.schema.client import AnyArrival, ArrivalConfig, BenchmarkConfig, ClientConfig, Predictor
 else:
-    AnyArrival = later("scenarios.schema.any_arrival:AnyArrival", process_at)
-    BenchmarkConfig = later("scenarios.schema.benchmark:BenchmarkConfig")
+    AnyArrival = later("scenarios.schema.client:AnyArrival", process_at)
+    BenchmarkConfig = later("scenarios.schema.client:BenchmarkConfig")
     ClientConfig = later("scenarios.schema.client:ClientConfig")
-    ImagesConfig = later("scenarios.schema.images:ImagesConfig")
-    LoraConfig = later("scenarios.schema.lora:LoraConfig")
-    Predictor = later("scenarios.schema.predictor:Predictor")
-    Prefix = later("scenarios.schema.prefix:Prefix")
-    SessionConfig = later("scenarios.schema.sessions:SessionConfig")
+    ImagesConfig = later("scenarios.schema.classes:ImagesConfig")
+    LoraConfig = later("scenarios.schema.classes:LoraConfig")
+    Predictor = later("scenarios.schema.client:Predictor")
+    Prefix = later("scenarios.schema.classes:Prefix")
+    SessionConfig = later("scenarios.schema.classes:SessionConfig")
 
 MOST_REQUESTS = 50_000_000  # a workload is held in memory: some 50 bytes a request here, more in the simulator
 Positive = Annotated[float, Field(gt=0)]
@@ -173,7 +166,7 @@ def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> "ArrivalConfig":
 
 @cache
 def _arrivals() -> "TypeAdapter[ArrivalConfig]":
-    from scenarios.schema.any_arrival import ArrivalConfig
+    from scenarios.schema.client import ArrivalConfig
 
     return TypeAdapter(ArrivalConfig)
 

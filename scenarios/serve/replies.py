@@ -12,9 +12,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from scenarios.serve.calls import ChatCall, CompletionCall
+from scenarios.serve.calls import ChatCall, CompletionCall, RefusedError
 from scenarios.serve.engine import Engine, Ticket
-from scenarios.serve.refusals import RefusedError
 from scenarios.serve.submission import Choice, Submission
 
 _Json = dict[str, Any]

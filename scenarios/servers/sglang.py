@@ -13,8 +13,7 @@ from simulator.errors import InputError
 from simulator.front_end import FrontEnd
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.host import Host
-from simulator.timing.launches import LATENT_PUBLISHED_S, has_latent_blocks
+from simulator.timing.host import LATENT_PUBLISHED_S, Host, has_latent_blocks
 
 # ------------------------------------------------------------------------------------------------------------- its host
 # By the kind of a model: the host of a step, and kernels of which there are no tables. All by public runs

@@ -11,8 +11,7 @@ from scenarios.servers.server import Flag, Launch, Older, Server, Startup, Untab
 from scenarios.servers.vllm import FRONT_END, LIKE_VLLM_0_15, SYNC
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.host import Host
-from simulator.timing.launches import has_latent_blocks, layer_launch_s
+from simulator.timing.host import Host, has_latent_blocks, layer_launch_s
 
 
 def _upper(*words: str) -> Mapping[str, str]:

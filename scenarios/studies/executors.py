@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from scenarios.runs.ray_cluster import connect, cores, is_on_ray
+from scenarios.runs.workers import connect, cores, is_on_ray
 from simulator.errors import InputError
 
 Item = TypeVar("Item")

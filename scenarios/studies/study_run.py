@@ -21,8 +21,7 @@ from scenarios.assembly.workloads import BY_CLASS, build_workload
 from scenarios.bound.bound import bound
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.runner import run_on
-from scenarios.schema.cost.own import OwnCostConfig
-from scenarios.schema.cost.profile import ProfileCostConfig
+from scenarios.schema.cost import OwnCostConfig, ProfileCostConfig
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.trace import TraceWorkload
 from scenarios.version import __version__

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scenarios.traces.lines import Line
-from scenarios.traces.plain_rows import ParsePlain
+from scenarios.traces.lines import Line, ParsePlain
 from scenarios.traces.rows import Row, tokens
 
 TimeUnit = Literal["s", "ms", "us", "ns"]

@@ -13,15 +13,21 @@ from scenarios.traces.arrange import late_note, tick_notes, zero_of
 from scenarios.traces.columns import Columns, Cut, columns_for, kept_rows
 from scenarios.traces.content import block_notes, part_contents
 from scenarios.traces.detect import Detected
-from scenarios.traces.facts.arrivals import ArrivalFacts, ArrivalSums
-from scenarios.traces.facts.lengths import PERCENTS, LengthFacts, LengthTable, PairSums
-from scenarios.traces.facts.prefix import PrefixFacts, PrefixHits
+from scenarios.traces.facts import (
+    PERCENTS,
+    ArrivalFacts,
+    ArrivalSums,
+    LengthFacts,
+    LengthTable,
+    PairSums,
+    PrefixFacts,
+    PrefixHits,
+)
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.read import load, open_trace
+from scenarios.traces.read import file_notes, follows_notes, headline, load, nothing_usable, open_trace
 from scenarios.traces.rows import Tally, plural
 from scenarios.traces.store import RowStore
-from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable
-from simulator.percent import percent
+from simulator.metrics.metric import percent
 from simulator.request import PromptContent
 from simulator.workload import Floats, Ints
 

@@ -1,16 +1,61 @@
 """The options of reading a trace."""
 
 import difflib
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios.traces.format import UNIT_NS, TimeUnit
+from scenarios.traces.format import UNIT_NS, FileKind, TimeUnit
 from scenarios.traces.formats import trace_formats
-from simulator.errors import InputError
-from simulator.named_class import CLASS_PATTERN
+from scenarios.traces.formats.native import OPTIONAL, REQUIRED, TOKEN_IDS
+from scenarios.traces.lines import Line
+from scenarios.traces.rows import RowError, json_object
+from simulator.errors import InputError, did_you_mean
+from simulator.parameters import CLASS_PATTERN
+
+# A log whose columns have names of their own: the option `columns` says which native column each one is.
+
+_NATIVE = (*REQUIRED, *OPTIONAL, *TOKEN_IDS.values())
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Raise InputError for a name that is not a native column, and for one column of the file in two places."""
+    for native in columns:
+        if native not in _NATIVE:
+            hint = f"{did_you_mean(native, _NATIVE)}native columns: {', '.join(_NATIVE)}"
+            raise InputError(f"columns: {native!a} is not a native column", hint=hint)
+    theirs = list(columns.values())
+    for name in theirs:
+        if theirs.count(name) > 1:
+            raise InputError(f"columns: {name!a} is given for two native columns", hint="one name for each")
+
+
+def renamed(names: Sequence[str], columns: Mapping[str, str], kind: FileKind, file: str, line: int) -> tuple[str, ...]:
+    """The names of a file as native ones. A native name that the file uses for something else is taken off it."""
+    for native, name in columns.items():
+        if name not in names and (kind == "csv" or native in REQUIRED):
+            seen = ", ".join(ascii(each)[1:-1] for each in names[:12])
+            hint = f"{did_you_mean(name, names)}seen: {seen}"
+            raise InputError(
+                f"columns: there is no {name!a}, which should be {native}", file=file, line=line, hint=hint
+            )
+    natives = {name: native for native, name in columns.items()}
+    return tuple(natives.get(name, "" if name in columns else name) for name in names)
+
+
+def renamed_rows(rows: Iterable[Line], columns: Mapping[str, str]) -> Iterator[Line]:
+    """The lines of JSON Lines with native keys; what is no JSON object is left as it is, for the parser to say so."""
+    for line, text in rows:
+        try:
+            fields = json_object(text)
+        except RowError:
+            yield line, text
+            continue
+        kept = {key: value for key, value in fields.items() if key not in columns}
+        yield line, json.dumps(kept | {native: fields[name] for native, name in columns.items() if name in fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +72,7 @@ class TraceOptions:
     `sample` keeps a request with this probability, a session as a whole, under `seed`. `loop` replays the part so many
     times, each after the one before: a copy begins after `duration_s`, or where the next request would be at the mean
     rate; its requests and sessions are named after it (`17#2`), and their content is the same. `copies` lays the part
-    over itself (`scenarios.traces.overlay`): other clients (`17@2`) with contents of their own, each copy shifted by a
+    over itself (`scenarios.traces.arrange`): other clients (`17@2`) with contents of their own, each copy shifted by a
     draw below `shift_s` seconds of the trace, or anywhere in the part. `zero_output` says what
     becomes of answers without a token, mostly failed requests: `skip` sets the row aside, `one` makes it a prompt whose
     computation yields the first token. `columns` reads a log of any other layout as a native trace: it maps native
@@ -83,8 +128,6 @@ class TraceOptions:
         if self.zero_output not in ("skip", "one"):
             raise InputError(f"zero_output: {self.zero_output!r} is unknown", hint="allowed: skip, one")
         if self.columns is not None:
-            from scenarios.traces.renamed import check_columns
-
             if self.format not in ("auto", "native"):
                 raise InputError(f"columns: they are for native traces, not for the format {self.format}")
             check_columns(self.columns)

@@ -1,4 +1,4 @@
-"""One row of a trace: its values out of text or JSON; and the tally of rows that cannot be used."""
+"""One row of a trace: its values, its session and its images; and the tally of rows that cannot be used."""
 
 import csv
 import json
@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import InputError
+from simulator.request import Image
 
 Extra = Mapping[str, Any]  # the optional columns that a row fills, by native name
 Row = tuple[float, int, int, Extra | None]  # arrival (ns as int, or s as float), input tokens, output tokens, more
@@ -241,3 +242,156 @@ def lines_text(first: Sequence[int], number: int) -> str:
 def _shown(value: object) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# Sessions of a trace: which answer a request follows, and how long after it.
+#
+# A format whose rows are turns of conversations, or calls of agents, hands each to `Turns`, which remembers the
+# last turn of every session: about 200 bytes a session for as long as the file is read.
+
+
+class _Turn(NamedTuple):
+    number: int
+    request_id: str
+    arrival_ns: int
+    end_ns: int | None  # when its answer ended, as recorded
+
+
+@dataclass(slots=True)
+class Turns:
+    """The sessions seen so far, by name, and counts for the remarks."""
+
+    _last: dict[str, _Turn] = field(default_factory=dict)
+    _untimed: int = 0
+    _bounds: int = 0
+    _anew: int = 0
+
+    def turn(
+        self,
+        session: str,
+        arrival_ns: int | None = None,
+        wait_ns: int | None = None,
+        took_ns: int | None = None,
+        request_id: str | None = None,
+    ) -> tuple[int, dict[str, Any]]:
+        """The arrival of the session's next request in nanoseconds, and the native columns that say what it follows.
+
+        `arrival_ns` is its recorded time, `wait_ns` the recorded time since the answer before it, `took_ns` how long
+        its own answer took; None where the trace does not say. Without a recorded time a request arrives as though
+        the answers before it had taken none. Without a recorded wait the gap between the two requests stands for it,
+        less the answer's time where that is known.
+        """
+        last = self._last.get(session)
+        number = 0 if last is None else last.number + 1
+        name = f"{session}/{number}" if request_id is None else request_id
+        extra: dict[str, Any] = {"request_id": name, "session_id": session}
+        if last is None:
+            arrival = arrival_ns or 0
+        elif arrival_ns is not None and arrival_ns < last.arrival_ns:
+            arrival = arrival_ns  # time went back: the session begins anew
+            self._anew += 1
+        else:
+            arrival, delay = self._following(last, arrival_ns, wait_ns)
+            extra |= {"after_request_id": last.request_id, "delay_s": delay / 1e9}
+        self._last[session] = _Turn(number, name, arrival, None if took_ns is None else arrival + took_ns)
+        return arrival, extra
+
+    def _following(self, last: _Turn, arrival_ns: int | None, wait_ns: int | None) -> tuple[int, int]:
+        if arrival_ns is None:
+            self._untimed += 1
+            return last.arrival_ns + (wait_ns or 0), wait_ns or 0
+        if wait_ns is not None:
+            return arrival_ns, wait_ns
+        self._bounds += last.end_ns is None
+        return arrival_ns, max(0, arrival_ns - (last.arrival_ns if last.end_ns is None else last.end_ns))
+
+    def remarks(self) -> list[str]:
+        """Return the notes about the sessions, once the rows have been read."""
+        notes = []
+        if self._untimed:
+            what = "without a time of its own arrives" if self._untimed == 1 else "without times of their own arrive"
+            notes.append(f"{plural(self._untimed, 'turn')} {what} as if the answers before them took no time")
+        if self._bounds:
+            notes.append(
+                f"{plural(self._bounds, 'delay')} after the answer before not recorded: the gap between the two"
+                " requests is taken instead, which includes the answer's time"
+            )
+        if self._anew:
+            notes.append(
+                f"{plural(self._anew, 'turn')} recorded before the turn that it follows: a new session starts there"
+            )
+        return notes
+
+
+# Images of a trace's requests: as the native column `images` writes them, or only counted.
+#
+# An entry is `TOKENS`, or `NAME:TOKENS@OFFSET`. Equal names are equal images; without one an image is its request's
+# own. Without an offset an image lies behind the one before it, the first at the start of the prompt. Its tokens
+# are among the prompt's, of which at least one follows the last image.
+
+_ENTRY = re.compile(r"(?:(?P<name>[^\s:@]+):)?(?P<tokens>[1-9]\d{0,8})(?:@(?P<offset>\d{1,9}))?")
+
+
+def pictures(value: object, name: str) -> tuple[Image, ...] | None:
+    """Images of a field, a text or a list; one without a name of its own has none yet."""
+    words = value if isinstance(value, list) else str(value).split()
+    found: list[Image] = []
+    for word in words:
+        entry = _ENTRY.fullmatch(str(word))
+        if entry is None:
+            raise RowError(f"{name} has an entry that is neither TOKENS nor NAME:TOKENS@OFFSET", word)
+        least = found[-1].end if found else 0
+        offset = least if entry["offset"] is None else int(entry["offset"])
+        if offset < least:
+            raise RowError(f"{name} has an image that begins before the one before it ends", word)
+        found.append(Image(entry["name"] or "", offset, int(entry["tokens"])))
+    return tuple(found) or None
+
+
+def written(images: Sequence[Image]) -> list[str] | None:
+    """The images of a request as `pictures` reads them; None for none."""
+    names = [f"{image.identifier}:" if image.identifier else "" for image in images]
+    return [f"{name}{image.tokens}@{image.offset}" for name, image in zip(names, images, strict=True)] or None
+
+
+def images_of(
+    extra: Mapping[str, Sequence[Any]],
+    inputs: Sequence[int],
+    each_tokens: int | None,
+    input_scale: float,
+    places: Sequence[int],
+) -> list[tuple[Image, ...]] | None:
+    """The images of the requests at `places`. Those that are only counted have `each_tokens`, or what the prompt holds.
+
+    None where no request has any, or none of a known size, or where prompts are scaled: an image is as large as it is.
+    """
+    listed, counted = extra.get("images"), extra.get("num_images")
+    if input_scale != 1.0 or (listed is None and (counted is None or each_tokens is None)):
+        return None
+    found: list[tuple[Image, ...]] = []
+    for row, place in enumerate(places):
+        images: Sequence[Image] = (listed[place] if listed is not None else None) or ()
+        if counted is not None and each_tokens is not None and counted[place]:
+            images = of_count(int(counted[place]), int(inputs[place]), each_tokens)
+        found.append(
+            tuple(
+                image if image.identifier else image._replace(identifier=f"{row}.{number}")
+                for number, image in enumerate(images)
+            )
+        )
+    return found if any(found) else None
+
+
+def of_count(count: int, input_tokens: int, each_tokens: int) -> tuple[Image, ...]:
+    """Images that a trace only counts: one behind the other from the beginning, each as large as the prompt holds."""
+    tokens = min(each_tokens, (input_tokens - 1) // count) if count else 0
+    return tuple(Image("", at * tokens, tokens) for at in range(count)) if tokens > 0 else ()
+
+
+def size_notes(extra: Mapping[str, Sequence[Any]], each_tokens: int | None, input_scale: float) -> tuple[str, ...]:
+    """A note where images are text: nothing says how large they are, or prompts are scaled."""
+    if input_scale != 1.0 and any(extra.get("images") or ()):
+        return (f"dropped all images: they do not grow with the prompts (input_scale {input_scale:g})",)
+    if each_tokens is not None or "num_images" not in extra:
+        return ()
+    return ("columns not read: NumImages (trace.image_tokens would give images a size)",)

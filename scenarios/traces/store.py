@@ -19,7 +19,7 @@ import numpy as np
 from scenarios.traces.arrange import count_late
 from scenarios.traces.columns import Columns, Kept
 from scenarios.traces.content import BlockSizes
-from scenarios.traces.wording import twice
+from scenarios.traces.read import twice
 from simulator.errors import InputError
 
 CHUNK_ROWS = 16_384

@@ -12,7 +12,7 @@ from typing import Final
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
-from simulator.memory.cache import Cache
+from simulator.memory.blocks import Cache
 from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk, place

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.request_state import DECODING, DecodeClock, RequestState
 
 if TYPE_CHECKING:
-    from simulator.queues.protocol import Meter
+    from simulator.queues.order import Meter
 
 
 # Statistics of the decode contexts, kept as sums so that a decode step touches no request.

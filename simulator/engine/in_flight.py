@@ -9,7 +9,7 @@ from simulator.memory.blocks import BlockTables
 from simulator.plan import Preemption, StepPlan
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
-from simulator.results.replica_recorder import ReplicaRecorder
+from simulator.results.buffers import ReplicaRecorder
 from simulator.timing.cost import StepShape
 
 # One is made for every step: without the call of its own constructor.

@@ -11,23 +11,21 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
-from simulator.connector import ConnectorView
 from simulator.engine.in_flight import InFlight
 from simulator.engine.itemized_apply import ItemizedPlans
 from simulator.engine.itemized_results import ItemizedAborts, ItemizedResults
 from simulator.engine.itemized_step import ItemizedBatch, ItemizedRequest, ItemizedStep, Scheduled, log_planned
 from simulator.engine.replica import Replica, ReplicaParts
 from simulator.errors import InputError
+from simulator.memory.block_keys import RequestKeys
 from simulator.memory.grouped import GroupedBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
-from simulator.memory.request_keys import RequestKeys
 from simulator.plan import StepPlan
 from simulator.policy_traits import Traits
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Drafting
+from simulator.speculative.speculation import ConnectorView, Drafting, SpeculativeConfig
 
 NO_DRAFTS: Final = SpeculativeConfig("ngram", 0)
 _NONE: Final[Collection[RequestState]] = ()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from simulator.memory.free_runs import RequestBlocks
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.request import Request
 from simulator.request_state import DECODING, DecodeClock, RequestState
 

@@ -11,7 +11,6 @@ from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
-from simulator.connector import Loader
 from simulator.engine.aborts import Aborts
 from simulator.engine.cache_apply import grow, steps_to_hit, take_decode_blocks
 from simulator.engine.clock import Clock
@@ -32,6 +31,7 @@ from simulator.plan import Holds, Policy, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
+from simulator.speculative.speculation import Loader
 from simulator.timing.executor import Executor
 
 _STEP: Final = Holds.STEP

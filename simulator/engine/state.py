@@ -15,19 +15,17 @@ from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.late_fills import LateFills
 from simulator.engine.parts.adapters import Adapters
 from simulator.errors import PolicyError
-from simulator.memory.blocks import KVBlocks
-from simulator.memory.cache import Cache, kinds_of
-from simulator.memory.page_keys import PageKeys, Symbols
+from simulator.memory.blocks import Cache, KVBlocks, kinds_of
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
-from simulator.memory.radix_cache import RadixCache
-from simulator.named_class import USER_MODULE
+from simulator.memory.radix_cache import PageKeys, RadixCache, Symbols
+from simulator.parameters import USER_MODULE
 from simulator.plan import Chunk, Policy, Preemption, StepPlan
 from simulator.policy_traits import OptionalMembers
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn
-from simulator.queues.ranked import Prefixes, Ranked
+from simulator.queues.sorted_queues import Prefixes, Ranked
 from simulator.queues.weighted import CachedFirst
 from simulator.request import ArrivingRequest, Request, RequestView
 from simulator.request_state import (  # fmt: skip
@@ -40,8 +38,7 @@ from simulator.request_state import (  # fmt: skip
     RequestStatus,
     ScheduledChunk,
 )
-from simulator.results.buffers import Table
-from simulator.results.replica_recorder import ReplicaRecorder
+from simulator.results.buffers import ReplicaRecorder, Table
 from simulator.timing.cost import StepShape
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
-from simulator.memory.radix_tree import Node
+from simulator.memory.radix_cache import Node
 from simulator.plan import BatchView, KVGroups, PrefixMatches, WaitingView
 from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView

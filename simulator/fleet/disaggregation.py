@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.connector import Loader
 from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
@@ -29,17 +28,17 @@ from simulator.engine.completion import OnEnd
 from simulator.engine.intake import Intake
 from simulator.engine.parts.imports import Imports
 from simulator.engine.replica import Replica
-from simulator.fleet.dispatch import Dispatch
-from simulator.fleet.link import Link
+from simulator.fleet.dispatch import Dispatch, Link
 from simulator.fleet.replicas import Replicas
 from simulator.goes_with import DECODE, OFFLOAD, between
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
+from simulator.speculative.speculation import Loader
 
 if TYPE_CHECKING:
-    from simulator.fleet.tokens_in_flight import TokensInFlight
+    from simulator.fleet.dispatch import TokensInFlight
 
 
 @dataclass(slots=True)

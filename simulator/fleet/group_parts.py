@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulator import goes_with
 from simulator.goes_with import Part
-from simulator.memory.cache import Cache
+from simulator.memory.blocks import Cache
 from simulator.policy_traits import Traits
 
 if TYPE_CHECKING:

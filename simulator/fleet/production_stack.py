@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Unit, doc
 
-from simulator.fleet.hash_ring import HashRing
-from simulator.fleet.remembering import EventLag
+from simulator.fleet.prompt_table import EventLag
+from simulator.fleet.router_parts import HashRing
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.kv_events import HeardCache
     from simulator.fleet.replicas import Replicas
+    from simulator.fleet.signals import HeardCache
     from simulator.request import ArrivingRequest
 
 ChunkSize = Annotated[int, Ge(1), Le(2**20), Unit("tokens"), doc("tokens in a chunk of the look-up")]

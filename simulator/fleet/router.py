@@ -1,9 +1,11 @@
-"""The router's protocol: it chooses a replica for each request at the moment of its arrival."""
+"""The router's protocol: it chooses a replica for each request at the moment of its arrival; and its random numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
@@ -17,7 +19,7 @@ class Router(Protocol):
     Parameters are the fields of a dataclass or the arguments of `__init__`, annotated as a policy's are. A router is
     made anew for each run, so it may remember. `RouterFeatures` says what else its class may declare. Flow control that
     counts tokens asks a router with `uncached_tokens(request, number)` how many of a prompt the replica that it just
-    chose has to compute. A router that draws random numbers has a method `start(draws: simulator.fleet.draws.Draws)`,
+    chose has to compute. A router that draws random numbers has a method `start(draws: simulator.fleet.router.Draws)`,
     called once before the first request: these numbers depend on the scenario's seed alone.
     """
 
@@ -33,7 +35,7 @@ class RouterFeatures:
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
     (`ReplicaLoad.cached_tokens`), for which every step is executed by itself; what they held `kv_event_lag_s` ago,
     where it has this attribute. `hears_caches`: its method `listen(caches)` is called once, before the first request,
-    with what is known of each cache by the number of its replica (`simulator.fleet.kv_events`). `takes_fewest`: it
+    with what is known of each cache by the number of its replica (`simulator.fleet.signals`). `takes_fewest`: it
     takes, always, the replica with the fewest unfinished requests, the first of equals: then it need not be asked
     (`fleet/run_ahead.py`). `hears_ends`: its method `ended(row)` is called as each of its requests ends, whatever it
     last saw of the loads; the replicas then stay on one clock. `hears_first_tokens`: so is `began(row)` as each has its
@@ -75,3 +77,55 @@ _UNSAID = {"reads_loads": True, "takes_fewest": False}  # the promises, and what
 def _first_with(name: str, classes: tuple[type, ...]) -> type:
     """The class that an attribute comes from; `object` where none of them has it."""
     return next((each for each in classes if name in vars(each)), object)
+
+
+# Random numbers of a router: few calls of numpy, the same numbers however they are asked for.
+
+_PIECE = 4096  # drawn at a time
+
+
+class Draws:
+    """Uniform random choices from one stream."""
+
+    __slots__ = ("_generator", "_next", "_uniform")
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._uniform: list[float] = []
+        self._next = 0
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to before `count`, each as likely as the others."""
+        return int(self.uniform() * count)
+
+    def uniform(self) -> float:
+        """A number from 0 to before 1."""
+        if self._next == len(self._uniform):
+            self._uniform = self._generator.random(_PIECE).tolist()
+            self._next = 0
+        drawn = self._uniform[self._next]
+        self._next += 1
+        return drawn
+
+    def several(self, wanted: int, count: int) -> list[int]:
+        """`wanted` different whole numbers from 0 to before `count`, in random order; all where there are no more."""
+        if wanted < count // 2:
+            found: list[int] = []
+            while len(found) < wanted:
+                drawn = self.below(count)
+                if drawn not in found:
+                    found.append(drawn)
+            return found
+        left = list(range(count))
+        return [left.pop(self.below(len(left)) if len(left) > 1 else 0) for _ in range(min(wanted, count))]
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A router that draws random numbers."""
+
+    _draws: Draws = field(init=False, repr=False)
+
+    def start(self, draws: Draws) -> None:
+        """The random numbers of the run."""
+        self._draws = draws

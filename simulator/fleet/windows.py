@@ -1,23 +1,30 @@
-"""Replicas simulated independently: each on a clock of its own, from one window to the next.
-
-Between two looks of the router at its signals nothing passes from one replica to another but the requests, and what
-these are and where they go is known when the window begins (a conservative window; R. M. Fujimoto, Parallel Discrete
-Event Simulation, Communications of the ACM 33:10 (1990), 30-53). So a replica may be advanced to the end of the window
-without regard to the others: here one after the other, which keeps its memory in the processor's cache, or in worker
-processes. A router that looks at nothing chooses without end; its windows only bound how many requests are held.
-"""
+"""Replicas simulated independently: from one window to the next, and the share that one worker process has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from simulator.engine.clock import no_garbage_collection
+from simulator.engine.clock import Clock, no_garbage_collection
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.fleet import Fleet
+from simulator.fleet.group import ReplicaGroup
+from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.request import Request
+from simulator.results.recorder import Recorder
+from simulator.workload import Workload
+
+# Replicas simulated independently: each on a clock of its own, from one window to the next.
+#
+# Between two looks of the router at its signals nothing passes from one replica to another but the requests, and
+# what these are and where they go is known when the window begins (a conservative window; R. M. Fujimoto, Parallel
+# Discrete Event Simulation, Communications of the ACM 33:10 (1990), 30-53). So a replica may be advanced to the end
+# of the window without regard to the others: here one after the other, which keeps its memory in the processor's
+# cache, or in worker processes. A router that looks at nothing chooses without end; its windows only bound how many
+# requests are held.
 
 _FEWEST, _PER_REPLICA = 4096, 64  # requests of a window without a look at its end
 
@@ -132,3 +139,80 @@ def _chosen(request: Request, choose: Callable[[Request], int], host: ReplicaHos
         host.advance(request.arrival_s)
         host.look()
         raise
+
+
+# The share of a fleet that one worker process has.
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """A worker's answer after a window: how many requests have ended there, and its replicas' signals."""
+
+    ended: int
+    signals: list[Signal]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResults:
+    """The results of a worker's replicas: their numbers, their records, and the decisions of each, if logged.
+
+    First tokens are there if something lies between clients and engine.
+    """
+
+    numbers: Sequence[int]
+    recorder: Recorder
+    decisions: list[list[dict[str, Any]]] | None
+    first_tokens: FirstTokens | None
+
+    def bring_in(self, fleet: Fleet) -> None:
+        """Put all of it where the fleet's own replicas would have put it."""
+        fleet.recorder.take_over(self.recorder, self.numbers)
+        if fleet.first_tokens is not None and self.first_tokens is not None:
+            fleet.first_tokens.take_over(self.first_tokens)
+        if fleet.logs is not None and self.decisions is not None:
+            for number, steps in zip(self.numbers, self.decisions, strict=True):
+                fleet.logs[number].steps = steps
+
+
+class Shard:
+    """A fleet of which only the replicas `numbers` are ever given a request; `workload` is the whole one."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        groups: Sequence[ReplicaGroup],
+        numbers: Sequence[int],
+        *,
+        log_decisions: bool,
+        front_end: FrontEnd = NO_FRONT_END,
+    ) -> None:
+        self._workload = workload
+        self._numbers = numbers
+        recorder = Recorder(sum(group.replicas for group in groups))
+        first_tokens = FirstTokens(front_end)
+        self._fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
+        self._host = LocalReplicas(self._fleet, numbers)
+
+    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> ShardReport:
+        """Let the requests of these rows arrive at these replicas, and let happen all that comes before `until_s`."""
+        self._give(rows, numbers)
+        self._host.advance(until_s)
+        return ShardReport(self._fleet.recorder.ended, list(self._host.look()))
+
+    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> ShardResults:
+        """Likewise, but all there is, and give away what there is to record."""
+        self._give(rows, numbers)
+        self._host.finish()
+        self._fleet.abandon()
+        logs = self._fleet.logs
+        decisions = None if logs is None else [logs[number].steps for number in self._numbers]
+        return ShardResults(self._numbers, self._fleet.recorder, decisions, self._fleet.first_tokens)
+
+    @property
+    def broken_s(self) -> float:
+        """When a replica broke, in the time of the simulation."""
+        return self._host.broken_s
+
+    def _give(self, rows: Sequence[int], numbers: Sequence[int]) -> None:
+        for request, number in zip(self._workload.requests_of(rows), numbers, strict=True):
+            self._host.give(request, number)

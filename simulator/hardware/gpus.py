@@ -25,7 +25,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice, fields_from
+from simulator.parameters import check_choice, fields_from
 
 
 @dataclass(frozen=True, slots=True)

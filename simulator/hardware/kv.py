@@ -15,10 +15,9 @@ from typing import Any
 from simulator.division import cdiv
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.kv_groups import LayerCache
+from simulator.hardware.kv_groups import LayerCache, layer_caches
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
-from simulator.hardware.layer_caches import layer_caches
-from simulator.hardware.layer_types import GATED_DELTA, GATED_DELTA_CHECKPOINT
+from simulator.hardware.model import GATED_DELTA, GATED_DELTA_CHECKPOINT
 from simulator.hardware.models import Model
 
 GIB = 2**30

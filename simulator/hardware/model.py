@@ -1,26 +1,56 @@
-"""Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache."""
+"""Dimensions of a model, kinds of layers, precisions, and what follows: parameters, bytes of weights and KV."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.layer_types import (
-    ATTENTION,
-    DENSE,
-    EXPERTS,
-    FEED_FORWARD,
-    FULL,
-    GATED_DELTA,
-    MAMBA,
-    STATES,
-    WINDOW,
-    repeated,
-)
+from simulator.parameters import check_choice
+
+# Kinds of layers of a model, a letter each.
+#
+# The letters are those of Nemotron-H's `hybrid_override_pattern`, and W, C, G beside them. A pattern goes on from
+# its start where the model has more layers than it has letters.
+
+FULL, WINDOW, CHUNK, GATED_DELTA, MAMBA, DENSE, EXPERTS = "*WCGM-E"
+LAYER_WORDS: Final = {
+    FULL: "full_attention", WINDOW: "sliding_attention", CHUNK: "chunked_attention", GATED_DELTA: "linear_attention",
+    MAMBA: "mamba", DENSE: "mlp", EXPERTS: "moe",
+}  # fmt: skip
+"""Letters with the words of `layer_types` in a config.json."""
+ATTENTION: Final = FULL + WINDOW + CHUNK
+STATES: Final = GATED_DELTA + MAMBA
+FEED_FORWARD: Final = DENSE + EXPERTS
+GATED_DELTA_CHECKPOINT = 64
+"""Tokens at whose multiples FlashInfer's kernel of gated delta nets can save a state, on Hopper and Blackwell."""
+
+
+def repeated(pattern: str, layers: int) -> str:
+    """The pattern, repeated until it has so many letters."""
+    return (pattern * -(-layers // len(pattern)))[:layers]
+
+
+def shortest(letters: str) -> str:
+    """The shortest pattern that is `letters` when repeated."""
+    return next(letters[:n] for n in range(1, len(letters) + 1) if repeated(letters[:n], len(letters)) == letters)
+
+
+def from_words(words: Sequence[object]) -> str:
+    """The pattern of a config.json's `layer_types`. InputError on a word that is not known."""
+    letters = {word: letter for letter, word in LAYER_WORDS.items()}
+    for word in words:
+        if word not in letters:
+            raise InputError(
+                f"config.json: layer_types has {word!r}, which is not simulated", hint=f"known: {', '.join(letters)}"
+            )
+    return shortest("".join([letters[str(word)] for word in words])) if words else ""
+
+
+# Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache.
 
 EXPERT_BYTES: Mapping[str, float] = {
     "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
@@ -341,3 +371,41 @@ class Model:
         local = -(-intermediate // ranks)
         total = (3 if self.gated_mlp else 2) * self.hidden * local
         return total + local + self.hidden if self.biases else total
+
+
+# Precisions by name, as vLLM's `--quantization` and `--kv-cache-dtype` have them: what they mean for a model.
+
+NVFP4_BYTES = EXPERT_BYTES["nvfp4"]
+
+BF16: Mapping[str, Any] = {"dtype_bytes": 2, "matmul_dtype": "auto", "expert_dtype": "auto"}
+FP8: Mapping[str, object] = {"dtype_bytes": 1}
+FP8_BLOCK: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
+NVFP4: Mapping[str, object] = {"dtype_bytes": NVFP4_BYTES, "matmul_dtype": "nvfp4"}
+FP8_CACHE: Mapping[str, object] = {"kv_dtype_bytes": 1}
+
+PRECISION_WORDS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
+    "quantization": {
+        "none": {"dtype_bytes": 2, "expert_dtype": "auto"}, "fp8": {**FP8, "expert_dtype": "auto"},
+        "fp8_block": {**FP8_BLOCK, "expert_dtype": "auto"}, "nvfp4": {**NVFP4, "expert_dtype": "auto"},
+        "int4": {"dtype_bytes": EXPERT_BYTES["int4"], "matmul_dtype": "bf16", "expert_dtype": "auto"},
+    },
+    "kv_cache_dtype": {"bfloat16": {"kv_dtype_bytes": 2}, "fp8": FP8_CACHE},
+}  # fmt: skip
+"""Fields of `Model` that a word stands for, by the key of a mapping that takes it."""
+
+
+def spelled_out(mapping: Mapping[str, object]) -> dict[str, object]:
+    """Return a mapping of dimensions with the fields of `Model` in place of `quantization` and `kv_cache_dtype`.
+
+    All weights take a `quantization`, those of experts too. Raises InputError for an unknown word, and for a word
+    beside a field that it stands for.
+    """
+    found = {key: value for key, value in mapping.items() if key not in PRECISION_WORDS}
+    for key in PRECISION_WORDS.keys() & mapping.keys():
+        fields = dict(PRECISION_WORDS[key][check_choice(str(mapping[key]), PRECISION_WORDS[key], key)])
+        if key == "quantization":
+            fields = {"matmul_dtype": "auto", **fields}
+        if both := sorted(fields.keys() & mapping.keys()):
+            raise InputError(f"model: {key} says the precision, as {both[0]} does", hint=f"leave {both[0]} out")
+        found |= fields
+    return found

@@ -1,9 +1,4 @@
-"""A model from its Hugging Face `config.json`: the fields that its dimensions follow from, and those that rule it out.
-
-Defaults of absent fields are those of transformers' configuration classes, which leave defaults out of the file. What
-would change parameters, KV bytes or attention in a way that `Model` cannot say is refused by the field's name; fields
-without such an influence are ignored.
-"""
+"""A model from its Hugging Face `config.json`: dimensions, kinds of layers, precision, and what rules a model out."""
 
 import json
 import re
@@ -14,11 +9,293 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice
-from simulator.hardware.hybrid_configs import HYBRIDS, hybrid_fields, kinds_of_layers, language_part
-from simulator.hardware.layer_types import FULL, GATED_DELTA, WINDOW, repeated
+from simulator.hardware.model import (
+    CHUNK,
+    DENSE,
+    EXPERTS,
+    FP8,
+    FP8_BLOCK,
+    FP8_CACHE,
+    FULL,
+    GATED_DELTA,
+    MAMBA,
+    NVFP4,
+    WINDOW,
+    from_words,
+    repeated,
+)
 from simulator.hardware.models import MODELS, REQUIRED, Model, custom_model, find_model
-from simulator.hardware.quantization import PLAIN, experts_apart, precision_of
+from simulator.parameters import check_choice
+
+# Where the config.json of a model with several kinds of layers says what they are.
+#
+# Names and defaults of fields are those of transformers' configuration classes; the state's precision is found
+# where vLLM looks for it (model_executor/models/config.py of 0.33).
+
+_LINEAR = {
+    "linear_key_heads": "linear_num_key_heads", "linear_value_heads": "linear_num_value_heads",
+    "linear_head_dim": "linear_key_head_dim", "linear_value_head_dim": "linear_value_head_dim",
+    "linear_conv_kernel_dim": "linear_conv_kernel_dim",
+}  # fmt: skip
+_EXPERTS = {"experts": "num_experts", "active_experts": "num_experts_per_tok", "intermediate": "moe_intermediate_size"}
+_MAMBA = {
+    "linear_key_heads": "n_groups", "linear_value_heads": "mamba_num_heads",
+    "linear_head_dim": "ssm_state_size", "linear_value_head_dim": "mamba_head_dim",
+    "linear_conv_kernel_dim": "conv_kernel",
+}  # fmt: skip
+_QWEN_DEFAULTS = {
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "head_dim": 256, "max_position_embeddings": 32768,
+}  # fmt: skip
+_QWEN = {"qk_norm": True, "attention_gate": True}
+_PLAIN = {"attention_bias": False, "mlp_bias": False}
+
+HYBRIDS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {
+        "names": {"sliding_window": "sliding_window"}, "constants": {"tie_embeddings": True, "qk_norm": True},
+        "only": _PLAIN, "pattern": WINDOW * 5 + FULL, "interval": "sliding_window_pattern",
+        "defaults": {"vocab_size": 262208, "max_position_embeddings": 131072, "head_dim": 256, "sliding_window": 4096,
+                     "num_attention_heads": 8, "num_key_value_heads": 4},
+    },
+    "qwen3_next": {
+        "names": {**_LINEAR, **_EXPERTS}, "constants": _QWEN, "pattern": GATED_DELTA * 3 + FULL,
+        "only": {**_PLAIN, "decoder_sparse_step": 1, "mlp_only_layers": []}, "interval": "full_attention_interval",
+        "defaults": {**_QWEN_DEFAULTS, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512},
+    },
+    "qwen3_5_text": {
+        "names": _LINEAR, "constants": _QWEN, "only": _PLAIN, "pattern": GATED_DELTA * 3 + FULL,
+        "interval": "full_attention_interval", "defaults": _QWEN_DEFAULTS,
+    },
+    "qwen3_5_moe_text": {
+        "names": {**_LINEAR, **_EXPERTS}, "constants": _QWEN, "only": _PLAIN, "pattern": GATED_DELTA * 3 + FULL,
+        "interval": "full_attention_interval",
+        "defaults": {**_QWEN_DEFAULTS, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512},
+    },
+    "llama4_text": {
+        "names": {"experts": "num_local_experts", "active_experts": "num_experts_per_tok",
+                  "attention_chunk_size": "attention_chunk_size"},
+        "constants": {"shared_experts": 1}, "only": _PLAIN, "pattern": CHUNK * 3 + FULL,
+        "interval": "no_rope_layer_interval", "defaults": {"attention_chunk_size": 8192, "head_dim": 128},
+    },
+    "nemotron_h": {
+        "names": _MAMBA, "constants": {"gated_mlp": False}, "pattern": FULL,
+        "only": {"attention_bias": False, "mlp_bias": False, "use_bias": False, "moe_latent_size": None},
+        "defaults": {"n_groups": 8, "mamba_num_heads": 128, "ssm_state_size": 128, "mamba_head_dim": 64,
+                     "conv_kernel": 4, "head_dim": 128, "mamba_ssm_cache_dtype": "float32"},
+    },
+}  # fmt: skip
+"""By `model_type`: fields beside the usual ones, what all have, what none may differ in, and the usual pattern."""
+LANGUAGE_PARTS = (*HYBRIDS, "deepseek_v3", "kimi_k2", "qwen3_vl_text", "qwen3_vl_moe_text")
+"""Kinds of language models whose file stands inside that of a model with images, as `text_config`."""
+_BLOCKS = {"mamba": MAMBA, "moe": EXPERTS, "attention": FULL, "mlp": DENSE}
+
+_STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+
+def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that describes the language model, where that is one of `LANGUAGE_PARTS`."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict) or inner.get("model_type") not in LANGUAGE_PARTS:
+        return config
+    kept = ("quantization_config", "torch_dtype", "dtype", "tie_word_embeddings")
+    outer = {key: config[key] for key in kept if key in config}
+    return {**outer, **inner}
+
+
+def kinds_of_layers(config: Mapping[str, Any], usual: str, interval_key: str) -> str:
+    """The letters of the layers: as the file lists them, or by its interval, or the `usual` pattern."""
+    if isinstance(written := config.get("hybrid_override_pattern"), str):
+        return written
+    if "layers_block_type" in config:
+        return _blocks(config["layers_block_type"])
+    if config["model_type"] == "nemotron_h":
+        raise InputError("config.json: hybrid_override_pattern or layers_block_type is missing, which lists the layers")
+    if config.get("layer_types"):
+        words = config["layer_types"]
+        if not isinstance(words, list):
+            raise InputError(f"config.json: layer_types must be a list, not {words!r}")
+        return from_words(words)
+    interval = config.get(interval_key)
+    return usual[0] * (interval - 1) + FULL if isinstance(interval, int) and interval > 0 else usual
+
+
+def _blocks(words: object) -> str:
+    """The letters of `layers_block_type`. InputError on a word that is not known."""
+    if not isinstance(words, list) or not words or set(words) - set(_BLOCKS):
+        raise InputError(f"config.json: layers_block_type {words!r} is not understood", hint=f"known: {[*_BLOCKS]}")
+    return "".join([_BLOCKS[word] for word in words])
+
+
+def hybrid_fields(config: Mapping[str, Any], kind: str, pattern: str) -> dict[str, object]:
+    """Dimensions of a model of `HYBRIDS` that no single field says."""
+    found: dict[str, object] = {}
+    if kind == "nemotron_h":
+        found["intermediate"] = config.get("intermediate_size")
+        if EXPERTS in pattern:
+            found |= {"experts": config.get("n_routed_experts"), "active_experts": config.get("num_experts_per_tok")}
+            found |= {"intermediate": config.get("moe_intermediate_size"), "shared_experts": _shared(config)}
+            found |= {"dense_intermediate": config.get("intermediate_size")} if DENSE in pattern else {}
+    elif kind == "llama4_text":
+        return _llama_4(config)
+    elif "moe_intermediate_size" in config:
+        found["shared_experts"] = _shared(config)
+    dtype = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype") or "auto"
+    if dtype not in _STATE_BYTES:
+        raise InputError(f"config.json: mamba_ssm_dtype {dtype!r} is not understood", hint=", ".join(_STATE_BYTES))
+    same_width = config.get("linear_value_head_dim") == config.get("linear_key_head_dim")
+    if kind not in ("gemma3_text", "nemotron_h") and same_width:
+        found["linear_value_head_dim"] = 0
+    if kind != "gemma3_text":
+        found["state_dtype_bytes"] = _STATE_BYTES[dtype]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _llama_4(config: Mapping[str, Any]) -> dict[str, object]:
+    """Layers without experts: all but each `interleave_moe_layer_step`-th."""
+    step, layers = config.get("interleave_moe_layer_step", 1), config.get("num_hidden_layers")
+    if not isinstance(step, int) or step < 1:
+        raise InputError(f"config.json: interleave_moe_layer_step must be a whole number above 0, not {step!r}")
+    dense = layers - layers // step if isinstance(layers, int) else 0
+    return {"dense_layers": dense, "dense_intermediate": config.get("intermediate_size_mlp", 16384)} if dense else {}
+
+
+def _shared(config: Mapping[str, Any]) -> int:
+    """Shared experts, as so many of a routed expert's width."""
+    width = config.get("shared_expert_intermediate_size", config.get("moe_shared_expert_intermediate_size"))
+    routed = config.get("moe_intermediate_size")
+    if width is None or not isinstance(routed, int) or routed < 1:
+        return 1
+    if not isinstance(width, int) or width % routed:
+        what = f"the shared expert's width {width!r} is no multiple of moe_intermediate_size {routed}"
+        raise InputError(f"config.json: {what}, which is not simulated")
+    return width // routed * int(config.get("n_shared_experts") or 1)
+
+
+# The precision of a model's weights, products and KV cache from `quantization_config` of its config.json.
+#
+# What the files of the common quantisers look like, and what vLLM makes of them:
+#
+# - fp8 (`quant_method: fp8`): a scale for each matrix, or for each block with `weight_block_size`;
+# - ModelOpt (`quant_method: modelopt`): `quant_algo` FP8 or NVFP4. A `kv_cache_scheme` or `kv_cache_quant_algo` of
+# 8-bit floats makes the cache fp8 (`get_kv_cache_quant_algo_string` in vllm/utils/torch_utils.py);
+# - compressed-tensors: `config_groups`, each with `weights` and `input_activations` of so many bits; floats of 8
+# bits are fp8, of 4 bits with a scale for each 16 nvfp4. A `kv_cache_scheme` makes the cache fp8 (vLLM's Attention
+# layer).
+#
+# Embeddings and head stay as wide as they were in all of them; here they count like the other weights, and the head
+# is multiplied in bf16 all the same.
+#
+# Experts may be quantised alone: gpt-oss keeps attention, router and embeddings in bf16 beside experts in mxfp4,
+# and so do files of ModelOpt (NVFP4) and compressed-tensors (int4) that leave out attention (`ignore`,
+# `exclude_modules`). vLLM quantises nothing else of these either (vllm/model_executor/layers/quantization/mxfp4.py,
+# 0.17.1).
+
+PLAIN: Mapping[str, object] = {"dtype_bytes": 2}  # vLLM loads float32 weights as 16 bits
+
+NVFP4_GROUP = 16
+INT4_GROUP = 128  # what `EXPERT_BYTES` has
+HINT = "allowed: fp8, modelopt (FP8, NVFP4), compressed-tensors (floats); or a mapping of dimensions with dtype_bytes"
+
+
+def precision_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """Fields of `Model` that follow from a config.json's quantization. InputError for one that is not understood."""
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return dict(PLAIN)
+    if not isinstance(quantization, dict):
+        raise _refused("quant_method ", quantization)
+    method = quantization.get("quant_method")
+    if method == "fp8":
+        return dict(FP8_BLOCK if quantization.get("weight_block_size") else FP8)
+    if isinstance(method, str) and method.startswith("modelopt"):
+        return _modelopt(quantization)
+    if method == "compressed-tensors":
+        return _compressed_tensors(quantization)
+    raise _refused("quant_method ", method)
+
+
+def experts_apart(config: Mapping[str, Any]) -> Mapping[str, object]:
+    """Fields of `Model` that say the precision of experts where these alone are quantised; none where they are not."""
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict):
+        return {}
+    method = str(quantization.get("quant_method"))
+    if method == "mxfp4":
+        return {"expert_dtype": "mxfp4"}
+    inner = quantization.get("quantization", quantization)
+    left_out = [name for key in ("ignore", "exclude_modules") for name in inner.get(key) or ()]
+    if not any("self_attn" in str(name) for name in left_out):
+        return {}
+    if method.startswith("modelopt") and str(inner.get("quant_algo")).upper() == "NVFP4":
+        return {"expert_dtype": "nvfp4"}
+    groups = inner.get("config_groups")
+    weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, dict) else []
+    if method == "compressed-tensors" and weights and all(_is_int4(each) for each in weights):
+        size = weights[0].get("group_size")
+        return {"expert_dtype": "int4", "expert_group_size": 0 if size in (None, INT4_GROUP) else size}
+    return {}
+
+
+def _is_int4(weights: Mapping[str, Any]) -> bool:
+    return weights.get("num_bits") == 4 and weights.get("type") == "int"
+
+
+def _modelopt(quantization: Mapping[str, Any]) -> dict[str, object]:
+    inner = quantization.get("quantization", quantization)
+    algorithm = inner.get("quant_algo") if isinstance(inner, dict) else None
+    found = {"FP8": FP8, "NVFP4": NVFP4}.get(str(algorithm).upper())
+    if found is None:
+        raise _refused("quant_algo ", algorithm)
+    cache = inner.get("kv_cache_scheme") or inner.get("kv_cache_quant_algo")
+    return {**found, **(FP8_CACHE if _is_fp8(cache) else {})}
+
+
+def _compressed_tensors(quantization: Mapping[str, Any]) -> dict[str, object]:
+    groups = quantization.get("config_groups")
+    found = [_group(group) for group in groups.values()] if isinstance(groups, dict) else []
+    if not found:
+        raise _refused("config_groups ", groups)
+    if any(each != found[0] for each in found):
+        raise InputError(
+            "config.json: quantization_config.config_groups differ: layers of several precisions are not understood",
+            hint=HINT,
+        )
+    return {**found[0], **(FP8_CACHE if _is_fp8(quantization.get("kv_cache_scheme")) else {})}
+
+
+def _group(group: Any) -> Mapping[str, object]:
+    """The precision of a group of layers: weights and what they are multiplied with must be floats of one width."""
+    parts = group if isinstance(group, dict) else {}
+    weights, inputs = _bits(parts.get("weights")), _bits(parts.get("input_activations"))
+    if weights == inputs == "float 8":
+        return FP8_BLOCK if group["weights"].get("strategy") == "block" else FP8
+    if weights == inputs == "float 4" and group["weights"].get("group_size") == NVFP4_GROUP:
+        return NVFP4
+    raise InputError(
+        f"config.json: quantization_config: weights of {weights or 'unknown width'} times inputs of"
+        f" {inputs or 'bf16'} are not understood",
+        hint=HINT,
+    )
+
+
+def _bits(part: Any) -> str:
+    return f"{part.get('type')} {part.get('num_bits')}" if isinstance(part, dict) else ""
+
+
+def _is_fp8(cache: Any) -> bool:
+    return _bits(cache) == "float 8" if isinstance(cache, dict) else str(cache).upper() == "FP8"
+
+
+def _refused(what: str, value: object) -> InputError:
+    return InputError(f"config.json: quantization_config.{what}{value!r} is not understood", hint=HINT)
+
+
+# A model from its Hugging Face `config.json`: the fields that its dimensions follow from, and those that rule it
+# out.
+#
+# Defaults of absent fields are those of transformers' configuration classes, which leave defaults out of the file.
+# What would change parameters, KV bytes or attention in a way that `Model` cannot say is refused by the field's
+# name; fields without such an influence are ignored.
 
 MAX_BYTES = 2**20
 
@@ -43,7 +320,6 @@ _GPT2_NAMES = {
     "positions": "n_positions",
     "tie_embeddings": "tie_word_embeddings",
 }
-_EXPERTS = {"experts": "num_experts", "active_experts": "num_experts_per_tok", "intermediate": "moe_intermediate_size"}
 _DEEPSEEK = {
     "experts": "n_routed_experts",
     "active_experts": "num_experts_per_tok",
@@ -79,7 +355,6 @@ class _Family:
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
-_PLAIN = {"attention_bias": False, "mlp_bias": False}
 _FAMILIES: Mapping[str, _Family] = {
     "llama": _Family(only=_PLAIN),
     "mistral": _Family(),

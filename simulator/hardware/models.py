@@ -1,19 +1,66 @@
-"""The built-in models, and models from a user's mapping of dimensions.
+"""The built-in models, models from a user's mapping of dimensions, and the names under which they are published."""
 
-Dimensions are those of each model's published `config.json`. The derived parameter counts are tested against those
-that the makers state.
-"""
-
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice, fields_from
-from simulator.hardware.layer_caches import check_layer_types
-from simulator.hardware.model import EXPERT_BYTES, Model
-from simulator.hardware.model_names import bare_name, fields_in, precision_in, without_reasoning
-from simulator.hardware.precision import FP8_BLOCK, WORDS, spelled_out
+from simulator.hardware.kv_groups import check_layer_types
+from simulator.hardware.model import BF16, EXPERT_BYTES, FP8, FP8_BLOCK, NVFP4, PRECISION_WORDS, Model, spelled_out
+from simulator.parameters import check_choice, fields_from
+
+# Names under which models are published: without owner, variant and precision, and what a precision in a name
+# means.
+#
+# Qwen, DeepSeek and MiniMax publish their fp8 weights with a scale for each block of 128 x 128, as the
+# `weight_block_size` of their config.json says, and GLM-5's are taken to be so; those of GLM-4.5, NVIDIA's and
+# others' have one for each matrix or row.
+
+_VARIANT = r"-(?:instruct|chat|hf|it|base|exp|terminus|v0\.\d|\d{4})$"
+_REASONING = "-thinking"
+_WORDS = ("nvfp4", "fp4", "fp8", "bf16")
+_BY_BLOCK = ("qwen", "deepseek-ai", "minimaxai")
+
+
+def bare_name(name: str) -> str:
+    """Return a published name without owner, precision and variant, in small letters."""
+    text = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
+    text = re.sub(r"-(?:nvfp4|fp4|fp8|bf16)\b.*$", "", text)
+    while (shorter := re.sub(_VARIANT, "", text)) != text:
+        text = shorter
+    return text
+
+
+def without_reasoning(bare: str) -> str:
+    """Return a bare name without what says that the model reasons, which changes no dimension of Qwen's."""
+    return bare.removesuffix(_REASONING)
+
+
+def precision_in(name: str) -> str:
+    """Return the precision that a published name ends in: nvfp4, fp8_block, fp8, bf16; '' for none."""
+    owner, _, text = name.rstrip("/").lower().rpartition("/")
+    word = next((each for each in _WORDS if f"-{each}" in text), "")
+    if word == "fp8" and (owner in _BY_BLOCK or text.startswith("glm-5")):
+        return "fp8_block"
+    return "nvfp4" if word == "fp4" else word
+
+
+def fields_in(name: str, *, latent: bool) -> Mapping[str, Any]:
+    """Return the fields of `Model` that the precision in a name stands for; none where there is none.
+
+    Of models with latent attention NVIDIA quantises the experts alone to nvfp4.
+    """
+    word = precision_in(name)
+    if word == "nvfp4" and latent:
+        return {"dtype_bytes": 2, "matmul_dtype": "bf16", "expert_dtype": "nvfp4"}
+    return {"nvfp4": NVFP4, "fp8_block": FP8_BLOCK, "fp8": FP8, "bf16": BF16}.get(word, {})
+
+
+# The built-in models, and models from a user's mapping of dimensions.
+#
+# Dimensions are those of each model's published `config.json`. The derived parameter counts are tested against
+# those that the makers state.
 
 __all__ = [
     "EXPERT_BYTES", "HUGGING_FACE", "MODELS", "REQUIRED", "SAME_DIMENSIONS", "Model", "custom_model",
@@ -250,7 +297,7 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
     hidden, heads = mapping.get("hidden"), mapping.get("heads")
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
         defaults["head_dim"] = hidden // heads
-    model = fields_from(Model, mapping, defaults, find_model, "model", WORDS)
+    model = fields_from(Model, mapping, defaults, find_model, "model", PRECISION_WORDS)
     _check(model)
     return model
 

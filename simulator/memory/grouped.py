@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
+from simulator.memory.block_keys import RequestKeys
 from simulator.memory.group_pool import NULL, GroupPool, PlainPool
-from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, WindowTables
-from simulator.memory.request_keys import RequestKeys
-from simulator.memory.state_tables import StateTables
+from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, StateTables, WindowTables
 from simulator.plan import StateRules
 from simulator.request import Request
 

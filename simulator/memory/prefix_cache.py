@@ -9,8 +9,8 @@ used block, and the tail of a sequence before its head.
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 
+from simulator.memory.block_keys import RequestKeys
 from simulator.memory.blocks import BlockTables, OutOfBlocksError
-from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.metrics.fleet_metrics import jain
 from simulator.metrics.latency import e2el_s, finished
+from simulator.metrics.usage import jain
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, Status
 

@@ -1,8 +1,4 @@
-"""How sure one run is of its own latencies: intervals of means and percentiles, without a second run.
-
-They hold for the steady state that the run is a piece of: a run that is saturated has none. The requests of one queue
-wait together, so n of them say less than n independent ones would (`simulator.statistics`).
-"""
+"""How sure latencies and metrics are: intervals from one run, and over seeds."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -10,11 +6,24 @@ import numpy as np
 
 from simulator.metrics.latency import e2el_s, finished, queue_s, tpot_s, ttft_s
 from simulator.metrics.measured_sample import PERCENTILES
+from simulator.metrics.summary import METRICS
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
-from simulator.statistics.bootstrap import bootstrap_difference
-from simulator.statistics.intervals import Interval
-from simulator.statistics.percentiles import PercentileInterval, percentile_interval
+from simulator.statistics import (
+    UNBOUNDED,
+    Interval,
+    PercentileInterval,
+    Values,
+    bootstrap_difference,
+    mean_interval,
+    paired_difference,
+    percentile_interval,
+)
+
+# How sure one run is of its own latencies: intervals of means and percentiles, without a second run.
+#
+# They hold for the steady state that the run is a piece of: a run that is saturated has none. The requests of one
+# queue wait together, so n of them say less than n independent ones would (`simulator.statistics`).
 
 _OF_REQUESTS = {"ttft": ttft_s, "tpot": tpot_s, "e2el": e2el_s, "queue_time": queue_s}  # pooled gaps have no order
 
@@ -77,3 +86,20 @@ def _series(
         if name in names:
             seconds = of(records)[order]
             yield name, seconds[~np.isnan(seconds)] * 1e3
+
+
+# Confidence intervals of metrics over seeds: of a mean, and of the difference between two policies paired by seed.
+
+
+def metric_interval(key: str, values: Values) -> Interval:
+    """The 95 % interval of a metric's mean over seeds, within the values that the metric can have."""
+    return mean_interval(values, bounds=_bounds(key))
+
+
+def metric_difference(key: str, a: Values, b: Values) -> Interval:
+    """The 95 % interval of the difference of a metric between two runs, paired by seed, within what is possible."""
+    return paired_difference(a, b, bounds=_bounds(key))
+
+
+def _bounds(key: str) -> tuple[float, float]:
+    return METRICS[key].bounds if key in METRICS else UNBOUNDED

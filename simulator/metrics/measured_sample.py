@@ -6,13 +6,11 @@ from functools import cached_property
 import numpy as np
 
 from simulator.metrics.client_metrics import ServedRequests, Sessions, Tasks, served, sessions, tasks
-from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
-from simulator.metrics.presence import Changes, changes, present_s
-from simulator.metrics.slo import Slo, meets_slo
+from simulator.metrics.latency import Slo, e2el_s, finished, itl, meets_slo, queue_s, tpot_s, ttft_s
 from simulator.metrics.usage import Usage, busy_by_replica, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
 from simulator.metrics.weighted import Distribution
-from simulator.metrics.window import Bools, Window
+from simulator.metrics.window import Bools, Changes, Window, changes, present_s
 from simulator.results.records import Floats, Ints, Records, Status
 
 PERCENTILES = (50, 90, 95, 99)

@@ -1,10 +1,26 @@
-"""A metric: its key, its unit, which way is better, what values are possible, and how it is computed."""
+"""A metric: its key, its unit, which way is better, what values are possible, how it is computed and written."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.metrics.measured_sample import Sample
+
+# Write a share in per cent.
+
+
+def percent(share: float | None, digits: int | None = None, *, signed: bool = False) -> str:
+    """A share as text: 93 %, +1.2 %. A dash stands for none.
+
+    Without `digits` it is a whole number from 1 % on, and has one figure below that.
+    """
+    if share is None or not math.isfinite(share):
+        return "-"
+    value = 100 * share
+    if digits is None and 0 < abs(value) < 1:
+        return f"{value:+.1g} %" if signed else f"{value:.1g} %"
+    return f"{value:{'+' if signed else ''},.{digits or 0}f} %"
+
 
 Value = float | int | bool | None  # None stands for what is undefined
 

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simulator.metrics.slo import Slo
-from simulator.metrics.summary import Summary, summarize_by_class
-from simulator.metrics.table import METRICS
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS, Summary, summarize_by_class
 from simulator.results.records import Records
-from simulator.statistics.intervals import mean_interval
+from simulator.statistics import mean_interval
 
 ATTAINMENT = "slo_attainment"
 TARGETS, MET = "slo_targets", "slo_met"  # keys of summary.json where an SLO has targets

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.metrics.latency import LATENCIES, finished, tpot_s, ttft_s
 from simulator.results.records import Floats, Records
-from simulator.statistics.mser import RULE, Cut, mser5
+from simulator.statistics import RULE, Cut, mser5
 
 WARMUP = "warmup"  # the key of summary.json, where the cut was looked for
 _SERIES = {"ttft": ttft_s, "tpot": tpot_s}  # how the queue fills, and how the batch does

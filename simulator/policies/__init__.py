@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from simulator.errors import InputError
-from simulator.named_class import check_given, named_class, names_in, split_class
-from simulator.parameters import Parameter, parameters_of
+from simulator.parameters import Parameter, check_given, named_class, names_in, parameters_of, split_class
 from simulator.plan import Policy
-from simulator.policies.parts.system import System
+from simulator.policies.parts.declarations import System
 
 Dash = tuple[float, tuple[float, ...]] | Literal["-"]
 """A line style: solid, or an offset and the lengths of dashes and gaps."""

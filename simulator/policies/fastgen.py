@@ -11,8 +11,7 @@ from typing import cast
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.request import RequestView
 
 

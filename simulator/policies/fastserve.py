@@ -11,11 +11,8 @@ from typing import ClassVar
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.displacement import last_first
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
-from simulator.policies.parts.plan_builder import PlanBuilder
-from simulator.policies.parts.plans import UNTIL_ARRIVAL
-from simulator.policies.parts.system import System
+from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, System
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, PlanBuilder, last_first
 from simulator.queues import Order
 from simulator.queues.decoding_order import Quanta
 from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit

@@ -9,13 +9,9 @@ from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
 from simulator.policies.chunked_prefill.limits import VllmLimits
 from simulator.policies.chunked_prefill.schedule import fast_path
-from simulator.policies.parts.displacement import displaces_none, last_first
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
-from simulator.policies.parts.plan_builder import PlanBuilder
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
-from simulator.policies.parts.preemption import PreemptionMode, swap_pays
-from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, Victim
+from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, System
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, PlanBuilder, displaces_none, last_first
+from simulator.policies.parts.preemption import VICTIMS, PreemptionMode, Victim, swap_pays
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 
@@ -26,7 +22,7 @@ class Preemptive:
 
     A waiting request of higher priority takes the slot or the memory of the lowest-priority running one as soon as it
     arrives; equals never displace each other. Of victims of equal priority the latest to arrive leaves first, or the
-    one that `victim` names (`simulator.policies.parts.victims.VICTIMS`). They return in their order when they fit.
+    one that `victim` names (`simulator.policies.parts.preemption.VICTIMS`). They return in their order when they fit.
 
     `preemption_mode` says how victims leave: `recompute` throws their KV away, `swap` moves it to the host while that
     has room, `auto` swaps where that pays (`simulator.policies.parts.preemption.swap_pays`). With `pause` a victim

@@ -10,11 +10,14 @@ from itertools import chain
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
-from simulator.policies.parts.decode_slots import chunks_under_way, without_slots
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
+from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, Watermark
+from simulator.policies.parts.free_blocks import (
+    chunks_under_way,
+    refuse_beyond_watermark,
+    watermark_blocks,
+    without_slots,
+)
 from simulator.policies.parts.plans import decodes_on
-from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
-from simulator.policies.parts.system import Checked, System
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 

@@ -14,19 +14,18 @@ from annotated_types import doc
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View
-from simulator.policies.parts.decode_slots import (
+from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, Watermark
+from simulator.policies.parts.free_blocks import (
     blocks_to_resume,
     chunks_under_way,
+    refuse_beyond_watermark,
     returned,
     touches_block,
+    watermark_blocks,
     without_slots,
 )
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.plans import decodes_on
-from simulator.policies.parts.preemption import SwapMode
-from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
-from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.victims import Victim, first_to_leave, preemptions
+from simulator.policies.parts.preemption import SwapMode, Victim, first_to_leave, preemptions
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import doc
 
 from simulator.errors import InputError, did_you_mean
-from simulator.named_class import constants_in
-from simulator.parameters import Parameter, check_arguments
-from simulator.queues.order import Order, OrderKind
-from simulator.queues.protocol import WaitingQueue
+from simulator.parameters import Parameter, check_arguments, constants_in
+from simulator.queues.order import Order, OrderKind, WaitingQueue
 
 __all__ = ["QUEUES", "Order", "OrderName", "WaitingQueue", "make_queue", "order_parameters"]
 

@@ -1,7 +1,7 @@
 """Depth first through the radix tree, the subtree first in which most requests wait."""
 
 from simulator.queues.order import OrderKind
-from simulator.queues.ranked import Ranked
+from simulator.queues.sorted_queues import Ranked
 from simulator.request_state import RequestState
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from annotated_types import doc
 
 from simulator.parameters import Seconds
-from simulator.queues.by_key import ByKey
 from simulator.queues.order import OrderKind
+from simulator.queues.sorted_queues import ByKey
 from simulator.request import RequestView
 
 Deadline = Annotated[Seconds | None, doc("deadline of a request without its own; default: the SLO's")]

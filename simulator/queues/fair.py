@@ -6,9 +6,9 @@ from typing import Annotated
 from annotated_types import doc
 
 from simulator.parameters import PositiveSeconds
-from simulator.queues.by_class import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.queues.order import OrderKind
 from simulator.queues.sjf import expected_output
+from simulator.queues.sorted_queues import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 

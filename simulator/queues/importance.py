@@ -2,10 +2,10 @@
 
 from operator import attrgetter
 
-from simulator.queues.by_key import ByKey
 from simulator.queues.decoding_order import DecodingByRank
 from simulator.queues.order import OrderKind
 from simulator.queues.priority import rank
+from simulator.queues.sorted_queues import ByKey
 
 
 class Importance(ByKey):

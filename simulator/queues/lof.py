@@ -8,7 +8,7 @@ from itertools import chain
 from sortedcontainers import SortedDict
 
 from simulator.queues.order import OrderKind
-from simulator.queues.ranked import Ranked
+from simulator.queues.sorted_queues import Ranked
 from simulator.request_state import RequestState
 
 

@@ -1,7 +1,7 @@
 """Longest prefix match."""
 
 from simulator.queues.order import OrderKind
-from simulator.queues.ranked import Ranked
+from simulator.queues.sorted_queues import Ranked
 from simulator.request_state import RequestState
 
 MOST_COMPARED = 128

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from operator import attrgetter
 
-from simulator.queues.by_key import ByKey
 from simulator.queues.order import OrderKind
+from simulator.queues.sorted_queues import ByKey
 from simulator.request import RequestView
 
 rank: Callable[[RequestView], tuple[int, int]] = attrgetter("priority", "row")

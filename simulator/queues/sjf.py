@@ -8,9 +8,8 @@ from annotated_types import doc
 from sortedcontainers import SortedDict
 
 from simulator.parameters import Seconds
-from simulator.queues.by_key import ByKey
-from simulator.queues.order import OrderKind
-from simulator.queues.protocol import WaitingQueue
+from simulator.queues.order import OrderKind, WaitingQueue
+from simulator.queues.sorted_queues import ByKey
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 

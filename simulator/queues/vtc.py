@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.queues.by_class import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.queues.order import OrderKind
+from simulator.queues.sorted_queues import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.request import RequestView
 from simulator.request_state import DecodeClock, RequestState
 

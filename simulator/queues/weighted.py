@@ -9,11 +9,9 @@ from annotated_types import Ge, Le, doc
 from sortedcontainers import SortedDict
 
 from simulator.parameters import Factor, Seconds
-from simulator.queues.by_key import ByKey, Key
-from simulator.queues.order import OrderKind
-from simulator.queues.protocol import WaitingQueue
-from simulator.queues.ranked import Prefixes
+from simulator.queues.order import OrderKind, WaitingQueue
 from simulator.queues.sjf import expected_output
+from simulator.queues.sorted_queues import ByKey, Key, Prefixes
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.columns import Column, joined
 from simulator.request_state import RequestState
-from simulator.results.buffers import Table
+from simulator.results.buffers import ReplicaRecorder, Table
 from simulator.results.records import (
     AdapterColumns,
     CopyColumns,
@@ -28,7 +28,6 @@ from simulator.results.records import (
     Status,
     TransferColumns,
 )
-from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.results.rows import Sinks, rows_and_gaps, to_every_row
 from simulator.workload import Workload, requests_of_tasks
 

@@ -7,9 +7,8 @@ from itertools import accumulate
 import numpy as np
 
 from simulator.columns import PIECE, Column
-from simulator.results.buffers import Columns, Table
+from simulator.results.buffers import Columns, ReplicaRecorder, Table
 from simulator.results.records import GapColumns, Ints, RowColumns
-from simulator.results.replica_recorder import ReplicaRecorder
 
 Sinks = dict[str, Column]
 

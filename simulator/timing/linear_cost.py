@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.timing.affine import affine_run
-from simulator.timing.cost import StepCounts, StepShape, check_seconds
-from simulator.timing.floor import StepFloor
+from simulator.timing.arithmetic import affine_run
+from simulator.timing.cost import StepCounts, StepFloor, StepShape, check_seconds
 
 
 @dataclass(frozen=True, slots=True)

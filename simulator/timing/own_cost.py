@@ -8,8 +8,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.named_class import check_given, named_class, split_class
-from simulator.parameters import parameters_of
+from simulator.parameters import check_given, named_class, parameters_of, split_class
 from simulator.timing.cost import StepCounts, StepShape
 
 _CONTRACT = "a cost model is a class with step_s(shape) -> seconds (see simulator/timing/cost.py)"

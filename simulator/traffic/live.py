@@ -5,7 +5,7 @@ all that has happened and than all that came before it; the rest is the run that
 `simulate_fleet` on `LiveTraffic.workload()` makes the same decisions at the same times.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, nan, nextafter
@@ -13,23 +13,49 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.client import leaves_s
 from simulator.engine.clock import URGENT, Clock
 from simulator.engine.replica import Replica
 from simulator.fleet.cluster import Cluster
-from simulator.fleet.flow_control import FlowControl
-from simulator.fleet.gateway import Gateway
+from simulator.fleet.dispatch import LinkSpeed
+from simulator.fleet.gateway import FlowControl, Gateway
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
-from simulator.metrics.slo import Slo
+from simulator.metrics.latency import Slo
 from simulator.request import Request
 from simulator.request_state import DECODING, RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import CallColumns, Cause, Floats, Records, Status
-from simulator.traffic.recorded import recorded
-from simulator.workload import Workload
+from simulator.workload import Workload, leaves_s
+
+# Requests that have come, as a workload: what a trace of them holds.
+
+
+def recorded(requests: Sequence[Request], patience_s: Mapping[int, float]) -> Workload:
+    """The requests in order of arrival; `patience_s` has the rows whose clients left before the end of the answer."""
+
+    def integers(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([getattr(request, name) for request in requests], dtype=np.int64)
+
+    names = {name: index for index, name in enumerate(dict.fromkeys(r.class_name for r in requests))}
+    patience = np.full(len(requests), nan)
+    for row, seconds in patience_s.items():
+        patience[row] = seconds
+    sessions = [request.session_id for request in requests]
+    content = [request.content for request in requests]
+    return Workload(
+        arrival_s=np.array([request.arrival_s for request in requests], dtype=np.float64),
+        input_tokens=integers("input_tokens"),
+        output_tokens=integers("output_tokens"),
+        max_tokens=integers("max_tokens"),
+        priority=integers("priority"),
+        class_index=np.array([names[request.class_name] for request in requests], dtype=np.int64),
+        class_names=tuple(names),
+        request_ids=[request.request_id for request in requests],
+        session_ids=sessions if any(name is not None for name in sessions) else None,
+        content=content if any(each is not None for each in content) else None,
+        patience_s=patience if patience_s else None,
+    )
 
 
 class Listener(Protocol):

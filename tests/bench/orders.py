@@ -21,7 +21,7 @@ import numpy as np
 
 from simulator.hardware.kv import MemorySettings
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import built_in_policies, load_policy
 from simulator.queues import QUEUES

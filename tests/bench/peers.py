@@ -48,7 +48,7 @@ found = run({{
 }}).summary
 print(found["completed"], found["mean_ttft_ms"])
 """
-OURS_IS = "import scenarios.runs.runner; from simulator.compiled import core_name; print(core_name())"
+OURS_IS = "import scenarios.runs.runner; from simulator import core_name; print(core_name())"
 DYNOSIM = f"""
 import sys
 from dynamo.replay import run_trace_replay

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 
 from scenarios.traces.content import OneEach
-from simulator.compiled import is_compiled
+from simulator import is_compiled
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.request import PromptContent
 from simulator.simulate import simulate

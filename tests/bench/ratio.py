@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import simpy
 
-from simulator.compiled import is_compiled
+from simulator import is_compiled
 from simulator.workload import Workload
 from tests.bench.test_start import as_installed, children_s
 from tests.bench.workloads import COSTS, LINEAR, azure_chat, normal_lengths, serve_on_h200

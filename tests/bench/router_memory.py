@@ -24,7 +24,7 @@ from scenarios.assembly.fleet_parts import build_router
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Router
 from simulator.fleet.routers import built_in_routers, load_router
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear

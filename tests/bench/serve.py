@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.runs.storage.csv_tables import read_csv
+from scenarios.runs.storage.run_tables import read_csv
 
 _MAIN = "from scenarios.cli.app import main; main()"
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from scenarios.runs.runner import run as run_scenario
 from scenarios.traces import read_trace
-from simulator.compiled import core_name
+from simulator import core_name
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibration.cold import cold_decodes, cold_products
-from calibration.tables_rows import product_rows
+from calibration.tabulate import product_rows
 from simulator.hardware.gpus import GPUS
 
 pd = pytest.importorskip("pandas")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from calibration.makers.dearer import dearer_experts, dearer_kernels, without_dearer
 from scenarios.profiles import shipped_parts, shipped_tables
 from simulator.timing.tables import read_tables
-from simulator.timing.tables.expert_tables import KIND, SUFFIX, load_expert_tables, read_expert_tables
+from simulator.timing.tables.experts import KIND, SUFFIX, load_expert_tables, read_expert_tables
+from tools.tables.experts_order import dearer_experts, dearer_kernels, without_dearer
 
 EXPERTS = [path for path in shipped_parts() if path.name.endswith(SUFFIX)]
 

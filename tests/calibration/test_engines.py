@@ -7,9 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.ask import Shape, ask, candidates, width
-from calibration.belief import Belief, believe, grid, table_of
-from calibration.own_steps import fit_own_steps, noise_of, scope_of
+from calibration.own_steps import (
+    Belief,
+    Shape,
+    ask,
+    believe,
+    candidates,
+    fit_own_steps,
+    grid,
+    noise_of,
+    scope_of,
+    table_of,
+    width,
+)
 from calibration.rows import KernelRows, merge, write_rows
 from calibration.sources.detect import detect, read_source
 from scenarios.profiles import shipped_profiles

@@ -4,21 +4,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.check import check_profile
-from calibration.document import write_document
-from calibration.fit import decode_surface, fit_profile, joint_surface
+from calibration.document import check_profile, write_document
+from calibration.fit import decode_surface, fit_profile, fit_skew, joint_surface
 from calibration.heldout import held_out, summary
 from calibration.kernels import DECODE, joint
-from calibration.limits import reject_impossible
-from calibration.physics_fit import Shape, fit_physics
-from calibration.rows import KernelRows, make_table, merge, read_rows, select, write_rows
-from calibration.skew_fit import fit_skew
+from calibration.rows import KernelRows, make_table, merge, read_rows, reject_impossible, select, write_rows
+from calibration.surface_fit import Shape, fit_physics
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.cost import COUNTS, StepShape
 from simulator.timing.profile import ProfileCost, load_profile, read_profile
-from simulator.timing.tables.grid import fill
+from simulator.timing.tables.table_schema import fill
 from tests import calibration_maker as maker
 
 MODEL, GPU = find_model("llama-3.1-8b"), find_gpu("h200")

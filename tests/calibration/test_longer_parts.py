@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.makers.longer_parts import longer_parts, without_longer_parts
 from scenarios.profiles import shipped_parts
-from simulator.timing.tables.expert_tables import KIND, SUFFIX, Cell, load_expert_tables, read_expert_tables
+from simulator.timing.tables.experts import KIND, SUFFIX, Cell, load_expert_tables, read_expert_tables
+from tools.tables.experts_order import longer_parts, without_longer_parts
 
 EXPERTS = [path for path in shipped_parts() if path.name.endswith(SUFFIX)]
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from calibration.fit import joint_surface
-from calibration.kernels import joint
+from calibration.kernels import KernelLaunch, features, find_launch, joint, last_end
 from calibration.rows import make_table
-from calibration.schedule import KernelLaunch, features, find_launch, last_end
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
-from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.tables.table_schema import fill, steadiness
 
 LAUNCH = KernelLaunch(heads=32, kv_heads=8, head_dim=128, sms=188, l2_bytes=128 << 20)
 

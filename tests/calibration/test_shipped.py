@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import scenarios
-from calibration.check import check_profile
-from calibration.makers.profiles import SHIPPED
+from calibration.document import check_profile
 from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.timing.profile import read_profile
 from tests.shared_data import shared
+from tools.tables.profiles import SHIPPED
 
 MEASURED = "measured/ground_truth/llmservingsim_vllm/rtxpro6000_llama31_8b_tp1/vllm_requests.jsonl.gz"
 TIMES = ("arrival_time", "first_token_ts", "last_token_ts")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from calibration.makers.slow_sizes import slow_sizes, without_slow_sizes
 from scenarios.profiles import shipped_parts
-from simulator.timing.tables.expert_tables import KIND, SUFFIX
+from simulator.timing.tables.experts import KIND, SUFFIX
+from tools.tables.experts_order import slow_sizes, without_slow_sizes
 
 EXPERTS = [path for path in shipped_parts() if path.name.endswith(SUFFIX)]
 SLOW = 1500  # added to 10^3 x log(microseconds): 4.5 times as long

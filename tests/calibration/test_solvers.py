@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibration import solvers
-from calibration.solvers import nnls, nnls_in_numpy, robust_in_numpy, robust_least_squares
+from calibration import surface_fit
+from calibration.surface_fit import nnls, nnls_in_numpy, robust_in_numpy, robust_least_squares
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,6 +40,6 @@ def test_outliers_count_less(seed: int) -> None:
 def test_without_scipy_numpy_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
     columns, target = np.eye(3), np.array([1.0, -1.0, 2.0])
-    assert solvers.nnls(columns, target)[0].tolist() == [1.0, 0.0, 2.0]
-    found, _ = solvers.robust_least_squares(lambda x: x - target, np.ones(3), 0.1, ())
+    assert surface_fit.nnls(columns, target)[0].tolist() == [1.0, 0.0, 2.0]
+    found, _ = surface_fit.robust_least_squares(lambda x: x - target, np.ones(3), 0.1, ())
     assert found == pytest.approx([1.0, 0.0, 2.0], abs=1e-6)

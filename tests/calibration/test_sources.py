@@ -11,7 +11,7 @@ from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise
 from calibration.sources.vidur import OPS, read_vidur
 from simulator.errors import InputError
-from simulator.timing.profile.physics import decode_features
+from simulator.timing.profile.surface import decode_features
 from tests import calibration_maker as maker
 from tests.shared_data import shared
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.check import check_tables
-from calibration.makers.kernels import SHIPPED, shipped_source
+from calibration.document import check_tables
 from calibration.sources.aiconfigurator import FAMILIES, find_source
 from calibration.tabulate import tabulate, write_tables
 from scenarios.profiles import shipped_tables
@@ -17,6 +16,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.timing.tables import read_tables
 from tests.shared_data import shared
+from tools.tables.kernels import SHIPPED, shipped_source
 
 KERNELS = "measured/calibration/aiconfigurator_kernels"
 LARGEST_BYTES, ALL_BYTES = 400_000, 6_500_000

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.makers.experts import SHIPPED, tabulate_experts
 from calibration.tabulate import write_tables
 from scenarios.profiles import shipped_tables
 from simulator.hardware.gpus import GPUS
-from simulator.timing.tables.expert_tables import SUFFIX, Cell, beside, read_expert_tables
+from simulator.timing.tables.experts import SUFFIX, Cell, beside, read_expert_tables
+from tools.tables.experts import SHIPPED, tabulate_experts
 
 FOLDER = next(iter(shipped_tables().values())).parent
 LARGEST_BYTES, ALL_BYTES = 200_000, 2_500_000

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.makers.latent import SHIPPED, SPARSE_MODELS, tabulate_latent
-from calibration.makers.latent_norms import SHARES, chain_us, without_chain
-from calibration.makers.latent_rows import FILES, module_rows
 from scenarios.profiles import shipped_tables
 from simulator.hardware.gpus import GPUS
-from simulator.timing.tables.latent_schema import SUFFIX, load_latent
+from simulator.timing.tables.latent import SUFFIX, load_latent
+from tools.tables.latent import (
+    FILES,
+    SHARES,
+    SHIPPED,
+    SPARSE_MODELS,
+    chain_us,
+    module_rows,
+    tabulate_latent,
+    without_chain,
+)
 
 FOLDER = next(iter(shipped_tables().values())).parent
 ALL_BYTES = 650_000

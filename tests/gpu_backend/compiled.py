@@ -19,10 +19,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpu_backend import fp8_kernels, pointwise_kernels
-from gpu_backend.attention import kernels
+from gpu_backend import kernels
 from gpu_backend.attention.paged import merge_blocks, variant
-from gpu_backend.attention.tiling import REGISTERS, Tiling, tilings
+from gpu_backend.attention.worklist import REGISTERS, Tiling, tilings
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 227 * 1024
@@ -139,9 +138,9 @@ def compile_pointwise(shape: Shape, hidden: int) -> list[Compiled]:
         "emulated": False,
     }
     return [
-        _compile(pointwise_kernels.add_norm, shape, {"width": hidden, "block": block}),
-        _compile(pointwise_kernels.gated, shape, {"width": 3 * hidden, "block": pointwise_kernels.GATED_BLOCK}),
-        _compile(pointwise_kernels.place, shape, heads),
+        _compile(kernels.add_norm, shape, {"width": hidden, "block": block}),
+        _compile(kernels.gated, shape, {"width": 3 * hidden, "block": kernels.GATED_BLOCK}),
+        _compile(kernels.place, shape, heads),
     ]
 
 
@@ -149,7 +148,7 @@ def compile_quantised(shape: Shape, width: int) -> Compiled:
     """The kernel that brings activations to fp8."""
     block = 1 << (width - 1).bit_length()
     constants = {"width": width, "block": block, "emulated": False}
-    return _compile(fp8_kernels.quantised, shape, constants, out="fp8e4nv", warps=fp8_kernels.warps(block))
+    return _compile(kernels.quantised, shape, constants, out="fp8e4nv", warps=kernels.warps(block))
 
 
 def _constants(shape: Shape) -> dict[str, Any]:

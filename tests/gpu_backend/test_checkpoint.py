@@ -13,9 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.backend import Backend
-from gpu_backend.checkpoint import load_weights
 from gpu_backend.device import Cpu
-from gpu_backend.weights import ExpertWeights, Weights, random_weights
+from gpu_backend.weights import ExpertWeights, Weights, load_weights, random_weights
 from gpu_backend.work import ScheduledPart, Work
 from simulator.errors import InputError
 from simulator.hardware.model_config import read_model_config

@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
 
-from gpu_backend import fp8_kernels
-from gpu_backend.attention.tiling import HALF, Tiling, tilings
-from gpu_backend.bench.kernel_bench import variants
+from gpu_backend import kernels
+from gpu_backend.attention.worklist import HALF, Tiling, tilings
 from tests.gpu_backend import compiled
 from tests.gpu_backend.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
+from tools.kernel_bench.speed import variants
 
 SPARED = 8  # bytes: Triton 3.7 lays two of 255 registers of a prompt's heads of 256 aside, 3.6 none
 
-pytestmark = pytest.mark.skipif(fp8_kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
+pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
 
 
 @pytest.fixture(autouse=True)

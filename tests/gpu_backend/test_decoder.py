@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (the extra [gpu])")
 
+from gpu_backend.attention.torch_attention import length_buckets
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
-from gpu_backend.torch_attention import length_buckets
 from gpu_backend.weights import has_attention_alone
 from gpu_backend.work import ScheduledPart, Work, step_arrays
 from simulator.errors import InputError

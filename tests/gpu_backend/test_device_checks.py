@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend.bench import device_checks
-from gpu_backend.bench.device_checks import CHECKS, Skipped
+from gpu_backend.attention.torch_attention import TorchAttention
 from gpu_backend.pool import PagedPool
-from gpu_backend.torch_attention import TorchAttention
 from gpu_backend.work import Swap
+from tools.kernel_bench import device_checks
+from tools.kernel_bench.device_checks import CHECKS, Skipped
 
 
 @pytest.mark.gpu

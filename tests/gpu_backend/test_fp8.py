@@ -15,22 +15,20 @@ from calibration.fit import check_scope
 from calibration.rows import KernelRows, read_rows
 from calibration.steps import fit_steps
 from gpu_backend import fp8
-from gpu_backend.attention.backends import available, open_attention
-from gpu_backend.backend import Backend
-from gpu_backend.bench.reference import reference_attention
-from gpu_backend.checkpoint import load_weights
+from gpu_backend.backend import Backend, local_weights
 from gpu_backend.device import Cpu
-from gpu_backend.parallel import local_weights
+from gpu_backend.kernel_choice import available, open_attention
 from gpu_backend.pool import PagedPool
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import MEASURED, ROWS, profile, write_profile
 from gpu_backend.session import held_bytes, page_bytes
-from gpu_backend.weights import Dense, Mlp, check_model, random_weights
+from gpu_backend.weights import Dense, Mlp, check_model, load_weights, random_weights
 from gpu_backend.work import AttentionShape, KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import Model, custom_model, find_model
-from simulator.timing.profile.profile_scope import kv_precision, precision
+from simulator.timing.profile.profile_schema import kv_precision, precision
 from tests.gpu_backend.test_checkpoint import BASE, named, write
+from tools.kernel_bench.cases import reference_attention
 
 WIDE = custom_model(BASE)
 FP8 = replace(WIDE, dtype_bytes=1, kv_dtype_bytes=1)

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.backend import EAGER, GRAPH, Backend
+from gpu_backend.cuda import LONGEST_WAIT_S, timed
 from gpu_backend.executor import DeviceExecutor
-from gpu_backend.hidden import LONGEST_WAIT_S, timed
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import profile
 from gpu_backend.work import ScheduledPart, Work
@@ -67,7 +67,7 @@ def test_graphs_do_not_wait_for_the_launches_of_steps() -> None:
 
 
 def backend(device: QueuedGpu, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Backend:
-    monkeypatch.setattr("gpu_backend.torch_attention.TorchAttention", Reserving)
+    monkeypatch.setattr("gpu_backend.attention.torch_attention.TorchAttention", Reserving)
     return Backend(TINY, device, 256, 4, seed=3, **more)
 
 

@@ -60,10 +60,10 @@ def test_host_side_interpreted() -> None:
 
 
 def test_a_cpu_tensor_is_refused() -> None:
-    from gpu_backend import fp8_kernels
+    from gpu_backend import kernels
     from gpu_backend.attention.paged import PagedAttention
 
-    if fp8_kernels.INTERPRETED:
+    if kernels.INTERPRETED:
         pytest.skip("TRITON_INTERPRET is set, and the interpreter takes CPU tensors")
     with pytest.raises(ValueError, match="need a CUDA device"):
         PagedAttention(4, 2, 64, 16, "cpu", torch.float16)

@@ -16,12 +16,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend.attention.tiling import Tiling, tilings
-from gpu_backend.bench import kernel_bench
-from gpu_backend.bench.cases import Case, Pool, cases, decode
-from gpu_backend.bench.kernel_bench import Bench, row, smooth_model, stand_in, verdicts
-from gpu_backend.bench.rivals import RIVALS, NotHereError
-from gpu_backend.bench.timing import Ceilings, Timing, measure
+from gpu_backend.attention.worklist import Tiling, tilings
+from tools.kernel_bench import speed
+from tools.kernel_bench.cases import Case, Pool, cases, decode
+from tools.kernel_bench.rivals import RIVALS, NotHereError
+from tools.kernel_bench.speed import Bench, Ceilings, Timing, measure, row, smooth_model, stand_in, verdicts
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ LIMITS = Ceilings(copy_gb_s=4300, matmul_tflops=790, peak_gb_s=4800, peak_tflops
 
 
 def test_the_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert kernel_bench.main(["--device", "cpu", "--out", str(tmp_path / "new"), "--sweep", "0.05"]) == 0
+    assert speed.main(["--device", "cpu", "--out", str(tmp_path / "new"), "--sweep", "0.05"]) == 0
     report = json.loads((tmp_path / "new" / "kernel_bench.json").read_text(encoding="utf-8"))
     assert {
         "device",
@@ -67,7 +66,7 @@ def test_no_gpu_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(SystemExit) as stopped:
-        kernel_bench.main(["--device", "cuda", "--out", str(tmp_path)])
+        speed.main(["--device", "cuda", "--out", str(tmp_path)])
     assert stopped.value.code == 2
     assert "no CUDA device" in capsys.readouterr().err
 
@@ -105,7 +104,7 @@ def test_a_result_beyond_physics_is_flagged(case: Case, seconds: float, share: f
     found = row(case, "batchlab", Timing(seconds, 0.01, "graph"), LIMITS, 2)
     assert found["share"] == pytest.approx(share, rel=0.01)
     assert found["impossible"] is impossible
-    assert ("IMPOSSIBLE" in kernel_bench.line(found)) is impossible
+    assert ("IMPOSSIBLE" in speed.line(found)) is impossible
 
 
 def test_a_step_in_latency_is_found() -> None:
@@ -115,7 +114,7 @@ def test_a_step_in_latency_is_found() -> None:
     assert [a, b] == pytest.approx([20e-6, 30e-6])
     assert max(ratios) == pytest.approx(1)
     cliff = [seconds * (2 if 12 <= batch < 20 else 1) for batch, seconds in zip(batches, smooth, strict=True)]
-    assert max(smooth_model(batches, cliff)[2]) > kernel_bench.SMOOTH
+    assert max(smooth_model(batches, cliff)[2]) > speed.SMOOTH
 
 
 def test_verdicts_fail() -> None:
@@ -152,7 +151,7 @@ def test_chunks_by_gathered_prefixes_are_right() -> None:
     bench = Bench("cpu", torch.float32, 256)
     for case in bench.cases:
         if case.bound == "flops" and set(case.query) != {1}:
-            found = kernel_bench.case_row(bench, LIMITS, case, "gathered")
+            found = speed.case_row(bench, LIMITS, case, "gathered")
             assert found["error"] < 1e-5, case.name
 
 
@@ -169,7 +168,7 @@ def test_the_winner_is_best_in_its_worst_case() -> None:
     rows = [*measured(choice.decode, (1.0, 1.0)), *measured(other, (0.9, 0.8)), *measured(third, (0.5, 1.1))]
     rows += measured(Tiling(16, 16, 512, 4, 9, 4), (0.1, 0.1), error=0.5)  # fast, and wrong
     rows += measured(Tiling(16, 16, 256, 4, 9, 4), (0.1,))  # it failed in the other case
-    best = kernel_bench.winners(rows, choice)["decode"]
+    best = speed.winners(rows, choice)["decode"]
     assert best["tiling"] == asdict(other)
     assert best["gain"] == pytest.approx(1 / 0.9)
 
@@ -191,7 +190,7 @@ def test_the_kernels_themselves_interpreted() -> None:
     if reason := no_interpreter():
         pytest.skip(reason)
     script = (
-        "import torch; from gpu_backend.bench.kernel_bench import Bench, stand_in\n"
+        "import torch; from tools.kernel_bench.speed import Bench, stand_in\n"
         "bench = Bench('cpu', torch.float32, 256); assert bench.kernel is not stand_in\n"
         "names = ('decode B8 ctx 4k', 'prefill 8k', 'chunk 2k behind 8k')\n"
         "print(max(bench.error(case, bench.kernel) for case in bench.cases if case.name in names))\n"

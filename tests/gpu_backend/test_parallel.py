@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend.parallel import local_model
+from gpu_backend.backend import local_model
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
 from tests.gpu_maker import CLOSE, TINY

@@ -11,11 +11,11 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 import torch
 
 from gpu_backend.backend import Backend
-from gpu_backend.bench.device_checks import MODEL, Skipped, kernels_between_give_the_same_logits
+from gpu_backend.decoder import TorchPointwise
 from gpu_backend.device import Cpu
-from gpu_backend.pointwise import TorchPointwise
-from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
+from gpu_backend.kernel_choice import default_pointwise, open_pointwise
 from simulator.errors import InputError
+from tools.kernel_bench.device_checks import MODEL, Skipped, kernels_between_give_the_same_logits
 
 ROUNDING = {"float32": 1e-6, "bfloat16": 8e-3}  # bfloat16 keeps 8 bits; normed heads are rounded twice
 

@@ -17,7 +17,6 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 from calibration.rows import COLUMNS, read_rows, write_rows
 from calibration.steps import fit_steps
 from gpu_backend.backend import Backend
-from gpu_backend.bench.traffic import TRAFFIC
 from gpu_backend.device import Cpu
 from gpu_backend.probes import GRIDS, Grid, Probe, Probes
 from gpu_backend.profiler import MEASURED, ROWS, Measurements, Reading, SwapRow, _rows, profile, write_profile
@@ -29,6 +28,7 @@ from simulator.timing.cost import StepShape
 from tests.command import batchlab
 from tests.gpu_backend.counted import count_work
 from tests.gpu_maker import TINY
+from tools.campaign.serving import TRAFFIC
 
 SMALL = Grid(4, 64, 32)
 HEADER = {"device": "cuda", "gpu": "h200", "model": "tiny", "dtype": "float32"}

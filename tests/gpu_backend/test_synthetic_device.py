@@ -24,9 +24,8 @@ from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_limits import LIMITS, LockstepVerdict
 from simulator.lockstep.lockstep_run import LockstepCase, predicted_clock
-from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement
+from simulator.lockstep.step_errors import LIMITS, REGIMES, ComparedStep, LockstepErrors, LockstepVerdict, agreement
 from simulator.memory.blocks import BlockManager
 from simulator.policies import load_policy
 from simulator.timing.executor import Executor, Predicted

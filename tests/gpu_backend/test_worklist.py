@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_backend.attention.tiling import Tiling, tilings
-from gpu_backend.attention.worklist import WorkList, work_list
-from gpu_backend.bench.waves import decode_items, decode_waves
+from gpu_backend.attention.worklist import Tiling, WorkList, tilings, work_list
+from tools.kernel_bench.speed import decode_items, decode_waves
 
 
 def lists(

@@ -9,11 +9,10 @@ from math import inf
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.client import Client
 from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.simulate import Run, simulate
-from simulator.workload import ClosedLoop, Workload
+from simulator.workload import Client, ClosedLoop, Workload
 from tests.laws.scenarios import Scenario, scenarios
 
 FRONT_ENDS = (FrontEnd(), FrontEnd(), FrontEnd(0.003), FrontEnd(0.003, 0.004), FrontEnd(0.0, 0.002))

@@ -6,19 +6,16 @@ from functools import cache
 from math import inf
 
 from scenarios.bound.at_best import Bounds, at_best
-from scenarios.bound.charges import Charges, Server
-from scenarios.bound.requests import measured_requests
+from scenarios.bound.charges import Charges, Server, measured_requests
 from simulator.hardware.gpus import custom_gpu
 from simulator.hardware.models import find_model
-from simulator.metrics.slo import Slo
-from simulator.metrics.summary import summarize
-from simulator.metrics.table import METRICS
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS, summarize
 from simulator.plan import Policy
 from simulator.policy_traits import OptionalMembers
 from simulator.queues import Order
 from simulator.results.records import Status
-from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.floor import floors_of
+from simulator.timing.cost import CostModel, StepShape, floors_of
 from simulator.timing.linear_cost import Linear
 from simulator.timing.roofline_cost import Roofline
 from tests.laws.optimum import Case, least_end_s, least_sum

@@ -7,9 +7,9 @@ from functools import partial
 
 from hypothesis import strategies as st
 
-from simulator.memory.cache import Cache
+from simulator.memory.blocks import Cache
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Policy
 from simulator.request import PromptContent, Request
 from simulator.simulate import Run

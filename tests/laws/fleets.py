@@ -11,7 +11,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Router
 from simulator.fleet.routers import built_in_routers, load_router, router_parameters
 from simulator.memory.blocks import BlockLedger
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.plan import Traits
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload

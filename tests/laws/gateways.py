@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.client import Client
-from simulator.fleet.flow_control import FlowControl
+from simulator.fleet.dispatch import LinkSpeed
+from simulator.fleet.gateway import FlowControl
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.link import LinkSpeed
 from simulator.fleet.routers import load_router
 from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.simulate import Run, simulate_fleet
-from simulator.workload import Workload
+from simulator.workload import Client, Workload
 from tests.laws.fleets import fleets
 from tests.laws.test_autoscaling import autoscaled
 from tests.laws.test_disaggregation import apart

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from simulator.compiled import is_compiled
+from simulator import is_compiled
 from simulator.engine.itemized import Drafter, ItemizedReplica
 from simulator.engine.replica import Replica, ReplicaParts
 from simulator.results.records import GapColumns, Ints, Records, RowColumns

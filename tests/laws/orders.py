@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.queues import QUEUES, Order, order_parameters
 from simulator.queues.order import OrderKind
-from simulator.queues.ranked import Ranked
+from simulator.queues.sorted_queues import Ranked
 from simulator.workload import Workload
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios, takes, values
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.checking_blocks import CheckingBlocks
-from scenarios.check.laws.causality import clock
-from scenarios.check.laws.conservation import blocks, ends_once, one_place, tokens
-from scenarios.check.laws.repetition import same
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
+from scenarios.check.law_trial import CheckingBlocks
+from scenarios.check.laws import blocks, clock, ends_once, one_place, same, tokens
 from simulator.metrics.latency import itl
 from simulator.policies.sglang import Sglang
 from simulator.results.records import Cause, Status

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.laws.repetition import fast_forward, same
-from simulator.client import Client
+from scenarios.check.laws import fast_forward, same
 from simulator.results.records import CallColumns, Cause, Records, Status
-from simulator.workload import Workload
+from simulator.workload import Client, Workload
 from tests.examples import examples
 from tests.laws.answering import TOKENISING, Answering, answering
 from tests.laws.scenarios import POLICIES, scenarios

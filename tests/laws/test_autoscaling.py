@@ -6,11 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.fleet.autoscaling import Autoscaling, Targets
-from simulator.metrics.presence import present_s
-from simulator.metrics.slo import Slo
-from simulator.metrics.window import measured_window
+from simulator.metrics.latency import Slo
+from simulator.metrics.window import measured_window, present_s
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
 from tests.examples import examples

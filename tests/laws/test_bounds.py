@@ -9,17 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.bound.at_best import at_best
-from scenarios.bound.charges import Charges, Server
-from scenarios.bound.requests import least_computed, measured_requests
+from scenarios.bound.charges import Charges, Server, least_computed, measured_requests
 from simulator.errors import InputError
-from simulator.metrics.slo import Slo
-from simulator.metrics.summary import summarize
-from simulator.metrics.table import METRICS
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS, summarize
 from simulator.policies import policy_class
 from simulator.policy_traits import OptionalMembers, Traits
 from simulator.request import PromptContent
 from simulator.results.records import Records, Status
-from simulator.timing.floor import floors_of
+from simulator.timing.cost import floors_of
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples

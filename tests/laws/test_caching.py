@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize

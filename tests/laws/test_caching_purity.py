@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import given
 
-from scenarios.check.laws.purity import snapshot
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
+from scenarios.check.laws import snapshot
 from simulator.plan import StepPlan, Traits, View
 from simulator.simulate import Run
 from tests.examples import examples

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.laws.causality import blind_to, blind_to_lengths, clock, goes_forward, oracle
+from scenarios.check.laws import blind_to, blind_to_lengths, clock, goes_forward, oracle
 from simulator.results.records import Status
 from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.laws.conservation import ends_once, one_place, tokens
-from scenarios.check.laws.service import service
+from scenarios.check.laws import ends_once, one_place, service, tokens
 from simulator.metrics.latency import itl
 from simulator.results.records import Records, Status
 from tests.examples import examples

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.laws.repetition import same
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
+from scenarios.check.laws import same
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
 from tests.examples import examples

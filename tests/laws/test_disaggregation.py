@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.division import cdiv
 from simulator.engine.completion import OnEnd
+from simulator.fleet.dispatch import LinkSpeed
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger
 from simulator.policies.sglang import NUM_RESERVED_DECODE_TOKENS, Sglang
 from simulator.policy_traits import Traits

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.laws.repetition import fast_forward
+from scenarios.check.laws import fast_forward
 from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Scenario, scenarios
 

@@ -9,7 +9,7 @@ import scenarios
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.assembly.replica_parts import build
 from scenarios.from_server import make
-from scenarios.plan.deploy import deploy, deployed
+from scenarios.plan.answer import deploy, deployed
 from scenarios.schema.engine import UNSAID
 from scenarios.servers import policy_of, server_of
 from scenarios.servers.sources import read_source

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.replicas import Cost, Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
-from simulator.metrics.fleet_metrics import by_group, by_replica
 from simulator.metrics.summary import summarize
+from simulator.metrics.usage import by_group, by_replica
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate, simulate_fleet
 from simulator.timing.linear_cost import Linear

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
-from simulator.fleet.flow_control import FlowControl
-from simulator.fleet.gateway import DISPATCH_S
+from scenarios.check.experiment import differences
+from simulator.fleet.gateway import DISPATCH_S, FlowControl
 from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.results.records import Floats, Passage, Records, Status
 from tests.examples import examples

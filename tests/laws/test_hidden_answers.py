@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from simulator.fleet.routers.least_loaded import LeastLoaded
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import load_policy

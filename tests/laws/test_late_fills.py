@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.request import PromptContent
 from simulator.simulate import simulate

@@ -18,7 +18,7 @@ from scenarios.assembly.groups import groups_of
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.variants import as_variant, choose
-from scenarios.schema.cost.profile import ProfileCostConfig
+from scenarios.schema.cost import ProfileCostConfig
 
 WORKLOAD = {"preset": "chat", "rate": 20.0, "requests": 20}
 LINEAR = {"kind": "linear", "base_s": 0.01, "per_token_s": 1e-5, "per_context_token_s": 0}

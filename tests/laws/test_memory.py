@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.checking_blocks import CheckingBlocks
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
+from scenarios.check.law_trial import CheckingBlocks
 from simulator.results.records import Status
 from simulator.timing.linear_cost import Linear
 from tests.examples import examples

@@ -10,7 +10,7 @@ import pytest
 import scenarios
 from scenarios.runs.result import Result
 from scenarios.traces import TraceOptions, read_trace
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload

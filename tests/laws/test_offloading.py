@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.compiled import is_compiled
+from simulator import is_compiled
 from simulator.engine.itemized_step import ItemizedRequest
 from simulator.engine.parts.connected_memory import LOAD, STORE, ConnectedBlocks
 from simulator.engine.parts.connector import ConnectedGroups

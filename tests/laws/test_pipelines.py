@@ -10,7 +10,7 @@ import pytest
 
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.results.records import Status

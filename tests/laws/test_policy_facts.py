@@ -20,15 +20,15 @@ OWNER = "simulator/policies/__init__.py"
 OTHER_NAMES = {
     "calibration/cold.py": {"vllm"},  # whose kernels
     "calibration/sources/aiconfigurator.py": {"sglang", "vllm"},  # folders of measurements
-    "calibration/tables_rows.py": {"vllm"},
-    "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
+    "calibration/tabulate.py": {"vllm"},
+    "gpu_backend/kernel_choice.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
     "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
-    "scenarios/cli/calibrate_own.py": {"sglang", "vllm"},  # the engine that is asked to measure
+    "scenarios/cli/calibrate.py": {"sglang", "vllm"},  # the engine that is asked to measure
     "scenarios/cli/export.py": {"vllm"},
-    "scenarios/plan/experiment_files.py": {"vllm"},
+    "scenarios/plan/experiment.py": {"vllm"},
     "scenarios/profiles.py": {"vllm"},
-    "scenarios/schema/benchmark.py": {"vllm"},  # a client
+    "scenarios/schema/client.py": {"vllm"},  # a client
     "scenarios/servers/server.py": {"vllm"},  # whose kernels
     "scenarios/servers/sglang.py": {"sglang"},
     "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python

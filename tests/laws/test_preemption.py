@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.plan import StepPlan, View
 from simulator.policies.chunked_prefill.schedule import fast_path, preempting_step, schedule_running
-from simulator.policies.parts.preemption import PreemptionMode
-from simulator.policies.parts.victims import VICTIMS
+from simulator.policies.parts.preemption import VICTIMS, PreemptionMode
 from tests.examples import examples
 from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.orders import ORDERS, dressed, orders

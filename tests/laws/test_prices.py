@@ -37,7 +37,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 PARALLEL = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (1, 8), (2, 4), (4, 4), (4, 18), (1, 48), (1, 72))
 """Tensor parallel sizes and data-parallel ranks, which share the experts; of one rank its GPUs share them or do not."""
 TOLERANCE = 1.03
-"""Datasheets' peaks are this far below the best rows that tables keep, as in `calibration.limits`."""
+"""Datasheets' peaks are this far below the best rows that tables keep, as in `calibration.rows`."""
 LESS_FOR_MORE = 1.25
 """How much dearer less work may be: kernels of some sizes are better than those of the next smaller one."""
 SHORT, LONG = 20, 600

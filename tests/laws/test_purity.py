@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.laws.purity import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
+from scenarios.check.laws import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
 from simulator.plan import Chunk, StepPlan, View
 from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RESERVING, WHOLE_PROMPT, Scenario, scenarios

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
-from simulator.memory.page_keys import PLACES
-from simulator.memory.radix_cache import RadixCache
+from scenarios.check.experiment import differences
+from simulator.memory.radix_cache import PLACES, RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang
 from simulator.queues.lpm import IN_BATCH_TOKENS, Lpm

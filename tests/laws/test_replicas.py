@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.fleet.routers import built_in_routers
 from simulator.results.records import Records
 from simulator.timing.linear_cost import Linear

@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from simulator.engine.completion import OnEnd
+from simulator.fleet.dispatch import LinkSpeed
 from simulator.fleet.group import ReplicaGroup, Role
-from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
-from simulator.speculative.ahead import tokens_ahead
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
+from simulator.speculative.speculation import Speculation, SpeculativeConfig, tokens_ahead
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import ProfileCost

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.checking_blocks import CheckingBlocks
+from scenarios.check.law_trial import CheckingBlocks
 from simulator.results.records import Status
 from simulator.simulate import simulate
 from simulator.timing.cost import StepShape

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.laws.service import rests
+from scenarios.check.laws import rests
 from simulator.plan import Traits
 from simulator.policies.static import Static
 from tests.examples import examples

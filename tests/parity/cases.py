@@ -14,8 +14,8 @@ import numpy as np
 from simulator.engine.completion import OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.queues import Order
 from simulator.request import Image, PromptContent

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Policy
 from simulator.policies.fastgen import Fastgen
 from simulator.policies.sarathi import Sarathi

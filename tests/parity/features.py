@@ -19,14 +19,13 @@ from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.metrics.vllm_metrics import QUEUE_LIMITS
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import DecodeClock, RequestState
 from simulator.simulate import simulate_fleet
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
+from simulator.speculative.speculation import Speculation, SpeculativeConfig
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from tests.listening import simulate_listening

@@ -35,9 +35,9 @@ COPIER = "simulator.engine.parts.connected_memory"
 GROUPS = "simulator.engine.parts.groups"
 PART = "simulator.engine.parts.connected"
 PLAN = "simulator.policies.chunked_prefill.schedule"
-TIER = "simulator.memory.offload.tier"
-LRU = "simulator.memory.offload.lru"
-ARC = "simulator.memory.offload.arc"
+TIER = "simulator.memory.offload"
+LRU = "simulator.memory.offload"
+ARC = "simulator.memory.offload"
 RULES = [
     # O2: what is found
     ("offload", 37, f"{OFFLOADING}:Offloading.look",

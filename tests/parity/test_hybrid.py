@@ -17,7 +17,7 @@ OWN = Path(__file__).parent.parent / "data" / "hybrid_rules.jsonl.gz"
 PLAN = "simulator.hardware.kv_plan"
 GROUPS = "simulator.hardware.kv_groups"
 TABLES = "simulator.memory.group_tables"
-STATES = "simulator.memory.state_tables"
+STATES = "simulator.memory.group_tables"
 CHUNKS = "simulator.policies.chunked_prefill.schedule"
 
 

@@ -9,9 +9,9 @@ from tests.mutations import change
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
 from tests.parity.sglang_record import DELAYER_FILE, DELAYS
 
-DELAYER = "simulator.policies.sglang.prefill_delayer"
-ADDER = "simulator.policies.sglang.prefill_adder"
-STEP = "simulator.policies.sglang.step"
+DELAYER = "simulator.policies.sglang.next_batch_to_run"
+ADDER = "simulator.policies.sglang.next_batch_to_run"
+STEP = "simulator.policies.sglang.next_batch_to_run"
 
 
 @cache

@@ -31,9 +31,9 @@ def test_recorded_cases_are_decided_as_sglang_did(fast_forward: bool) -> None:
     assert [*differing(fast_forward=fast_forward)] == []
 
 
-AHEAD = "simulator.speculative.ahead"
+AHEAD = "simulator.speculative.speculation"
 PART = "simulator.engine.parts.ahead"
-STEP = "simulator.policies.sglang.step"
+STEP = "simulator.policies.sglang.next_batch_to_run"
 RULES = [
     # the memory of a decode step
     (f"{AHEAD}:tokens_ahead", "2 * max(steps * branches, verified)", "max(steps * branches, verified)"),

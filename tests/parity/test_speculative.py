@@ -32,14 +32,14 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
     assert list(differences(kind, every=5)) == []
 
 
-CONFIG = "simulator.speculative.config"
+CONFIG = "simulator.speculative.speculation"
 APPLY = "simulator.engine.itemized_apply"
 RESULTS = "simulator.engine.itemized_results"
 DRAFTER = "simulator.engine.itemized"
 DRAFTS = "simulator.engine.parts.drafts"
 REQUEST = "simulator.engine.itemized_step"
 PLAN = "simulator.policies.chunked_prefill.schedule"
-KEYS = "simulator.memory.request_keys"
+KEYS = "simulator.memory.block_keys"
 BLOCKS = "simulator.memory.block_keys"
 RULES = [
     # D1: two budgets

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.places import shared_folder, unset_hint, with_variables
+from scenarios.schema.loader import shared_folder, unset_hint, with_variables
 
 
 def test_shared_is_the_variable_or_beside_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from simulator.percent import percent
+from simulator.metrics.metric import percent
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.errors import InputError, PolicyError
 from simulator.memory.blocks import BlockLedger
 from simulator.plan import Chunk, Holds, StepPlan, View

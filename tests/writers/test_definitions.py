@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from docs.writers.definitions import markdown
-from reports.tables.definitions import METRICS_TABLE
+from reports.tables.details import METRICS_TABLE
 from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 

@@ -20,7 +20,7 @@ from scenarios.runs.storage.run_tables import (
     step_columns,
 )
 from simulator.columns import described
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
 from tests.command import SMALL, batchlab, small

@@ -27,7 +27,7 @@ from docs.writers.accuracy.served_score import (
     worse,
     write_rows,
 )
-from scenarios.places import shared_folder
+from scenarios.schema.loader import shared_folder
 from simulator.errors import InputError
 
 EVERY_ROOFLINE = 8  # rows that are priced by the roofline too

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.makers.profiles import measured_together, read_shipped
 from calibration.rows import Table
+from tools.tables.profiles import measured_together, read_shipped
 
 Array = NDArray[np.float64]
 

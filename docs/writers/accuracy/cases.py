@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.measured import read_measured
-from scenarios.places import shared_folder
 from scenarios.runs.runner import run
-from scenarios.schema.loader import load
+from scenarios.schema.loader import load, shared_folder
 from scenarios.validate.compare import Validation, compare, measured_side, validate
 from scenarios.validate.error_parts import Diagnosis, diagnose
 

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import log_numbers
-from reports.drawing.style import INK, MUTED, Picture, draw
+from reports.axes import log_numbers
+from reports.picture import INK, MUTED, Picture, draw
 
 PANELS = {"TPOT": ("tpot", "#0072b2", "s"), "TTFT": ("ttft", "#d55e00", "o")}
 FEWEST, LEAST, MOST = 3, 1.0, 200.0

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import read_columns
-from calibration.makers.profiles import Shipped, measured_together, read_shipped
-from calibration.rows import Table
+from calibration.rows import Table, read_columns
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.tables.products import layer_products
+from tools.tables.profiles import Shipped, measured_together, read_shipped
 
 Array = NDArray[np.float64]
 

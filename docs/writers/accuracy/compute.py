@@ -27,7 +27,7 @@ def write(folder: Path) -> None:
     from docs.writers.accuracy.page import FIGURE
     from docs.writers.accuracy.picture import sensitivity_picture
     from docs.writers.tables import write_files
-    from reports.files import write
+    from reports.picture import write
 
     text, files, sensitivities = compute()
     titles = {each.scenario: [(effect.change.name, effect.moves) for effect in each.effects] for each in sensitivities}
@@ -45,9 +45,9 @@ def compute() -> tuple[str, Files, list[Sensitivity]]:
     from docs.writers.accuracy.page import load_documents, page
     from docs.writers.accuracy.sensitivity import changes_for, sensitivity
     from docs.writers.accuracy.silicon import fit_hosts, read_silicon, score
-    from scenarios.places import shared_folder
     from scenarios.profiles import shipped_parts, shipped_profiles, shipped_tables
     from scenarios.runs.runner import run
+    from scenarios.schema.loader import shared_folder
     from simulator.timing.tables import read_tables
 
     runs = read_silicon(shared_folder() / SILICON)

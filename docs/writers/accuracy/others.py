@@ -17,7 +17,7 @@ from docs.writers.accuracy import newcomer
 from docs.writers.accuracy.disaggregated import Apart, read_apart, score_apart, sizes_words
 from docs.writers.accuracy.served import ENGINES
 from docs.writers.accuracy.served_score import Scored, by, figures
-from scenarios.places import shared_folder
+from scenarios.schema.loader import shared_folder
 from simulator.errors import InputError
 
 ROWS = "measured/ground_truth/silicon"

@@ -8,7 +8,7 @@ from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.timing.profile.expert_parallel import LINK_EFFICIENCY
+from simulator.timing.expert_parallel import LINK_EFFICIENCY
 
 LINKS_GB_S = (16.0, 38.4)
 """What collectives may get of PCIe 5: LLMServingSim's configuration, and the 60 % of it that we assume elsewhere."""

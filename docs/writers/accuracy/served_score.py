@@ -17,7 +17,7 @@ from docs.writers.accuracy.served_row import Row
 from scenarios.runs.runner import run
 from simulator.errors import InputError
 from simulator.metrics.latency import finished, tpot_s, ttft_s
-from simulator.metrics.predicted import PREDICTION
+from simulator.metrics.summary import PREDICTION
 
 FIGURES = Path(__file__).with_name("figures.json")
 """The figures last committed."""

@@ -48,7 +48,7 @@ beside 32 decodes; kernels only, without the host.
 _BESIDE = """### Decodes beside prompts, a card left out
 
 Prompts and decodes that were measured separately are added up. On GPUs without FlashAttention 3, decodes take (query
-heads / KV heads)^power times as long beside prompts (`simulator/timing/tables/decodes_beside.py`). The form was found
+heads / KV heads)^power times as long beside prompts (`simulator/timing/tables/attention.py`). The form was found
 on the cards where both were measured together; here the power of one card predicts the other, for attention alone. It
 is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer (B200 to GB300, and an
 fp8 cache on those) has a kernel for each, so their times add up.
@@ -59,7 +59,7 @@ _UNEVEN = """### Unequal contexts, a card left out
 
 A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest contexts are read
 last and alone. Where no such batch was measured, the time is estimated from the order in which FlashAttention 2
-assigns thread blocks to multiprocessors (`simulator/timing/tables/estimated_skew.py`). The estimate has two numbers:
+assigns thread blocks to multiprocessors (`simulator/timing/tables/attention.py`). The estimate has two numbers:
 the pace of a block that reads alone, and the weight of a late end beside prompts. Here the numbers of one card predict
 the other card's batches of two lengths, for attention alone; `none` prices them as equal. The estimate is applied to
 the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention 3 (H100, H200) splits long

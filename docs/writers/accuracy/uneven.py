@@ -1,7 +1,7 @@
 """How far the estimate of unequal contexts holds where they were measured: each card with the numbers of the others.
 
 The rows are batches of two lengths, each measured beside one of equal contexts with the same sum. To the time of the
-latter comes the estimate (`simulator.timing.tables.estimated_skew`), as a step would be given it, with the time for a
+latter comes the estimate (`simulator.timing.tables.attention`), as a step would be given it, with the time for a
 key that the card's own decodes have. Its two numbers are fitted: `least` to decodes alone, `late` to decodes beside
 prompts.
 """
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import decode_surface
-from calibration.makers.profiles import measured_together, read_shipped
 from calibration.rows import KernelRows, Table, select
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.skew import Skew
+from simulator.timing.profile.kernels import Skew
 from simulator.timing.profile.surface import Surface
-from simulator.timing.tables.decodes_beside import beside_factor
-from simulator.timing.tables.estimated_skew import estimated_skew
+from simulator.timing.tables.attention import beside_factor, estimated_skew
+from tools.tables.profiles import measured_together, read_shipped
 
 Array = NDArray[np.float64]
 

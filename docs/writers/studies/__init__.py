@@ -27,7 +27,7 @@ def write(folder: Path, study: Study) -> None:
     """Run a study, and write its page and its picture into `folder`."""
     from docs.writers.studies.panels import panels_picture
     from docs.writers.tables import write_files
-    from reports.files import write
+    from reports.picture import write
 
     found = study.measure()
     write(folder / study.picture, panels_picture(study.name, found.panels).png)

@@ -7,7 +7,7 @@ from docs.writers.claims.claim import Expectation, Table
 from docs.writers.claims.runs import figure, run
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
 from scenarios.runs.result import Result
-from simulator.metrics.slo import Slo, meets_slo
+from simulator.metrics.latency import Slo, meets_slo
 
 SCENARIO = "study-disaggregation"
 POLICY = "chunked_prefill"

@@ -9,7 +9,7 @@ from docs.writers.claims.runs import figure
 from docs.writers.studies.prefix_affinity import ideal_hits
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
 from scenarios.assembly.replica_parts import build
-from scenarios.diagnosis.loads import load_token_s
+from scenarios.diagnosis.evidence import load_token_s
 from simulator.timing.cost import StepShape
 
 SCENARIO = "study-kv-offload"

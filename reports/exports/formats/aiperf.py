@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.exported_run import Exported, ExportFormat, write_json, write_lines
-from reports.exports.tracks import as_ns
+from reports.exports.exported_run import Exported, ExportFormat, as_ns, write_json, write_lines
 from simulator.metrics.token_times import token_times_s
 from simulator.results.records import Floats, Status
 

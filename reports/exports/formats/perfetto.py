@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.exported_run import Exported, ExportFormat
-from reports.exports.tracks import Event, Track, Tracks
+from reports.exports.exported_run import Event, Exported, ExportFormat, Track, Tracks
 from reports.slots import Phase, Stays, assign, stays
 from simulator.results.records import Floats, Records, Status
 

@@ -7,21 +7,13 @@ which findings are told; this order only decides who is asked first.
 
 from scenarios.diagnosis.finding import Rule
 from scenarios.diagnosis.rules.admission_bound import RULE as ADMISSION_BOUND
-from scenarios.diagnosis.rules.chunk_size import TOO_LARGE, TOO_SMALL
-from scenarios.diagnosis.rules.gateway import RULE as GATEWAY
 from scenarios.diagnosis.rules.kv_link import RULE as KV_LINK
-from scenarios.diagnosis.rules.load_bound import RULE as LOAD_BOUND
-from scenarios.diagnosis.rules.long_prompts import RULE as LONG_PROMPTS
-from scenarios.diagnosis.rules.memory_bound import RULE as MEMORY_BOUND
-from scenarios.diagnosis.rules.padding import RULE as PADDING
-from scenarios.diagnosis.rules.preemption import RULE as PREEMPTION
+from scenarios.diagnosis.rules.load import LOAD_BOUND, QUEUE_TIME, SLOW_DECODE, TRANSIENT_OVERLOAD
+from scenarios.diagnosis.rules.memory import MEMORY_BOUND, PREEMPTION
 from scenarios.diagnosis.rules.prefix_cache import RULE as PREFIX_CACHE
-from scenarios.diagnosis.rules.queue_time import RULE as QUEUE_TIME
-from scenarios.diagnosis.rules.router import RULE as ROUTER
-from scenarios.diagnosis.rules.slow_decode import RULE as SLOW_DECODE
+from scenarios.diagnosis.rules.prompts import LONG_PROMPTS, PADDING, TOO_LARGE, TOO_SMALL, WHOLE_PROMPTS
+from scenarios.diagnosis.rules.router import GATEWAY, ROUTER
 from scenarios.diagnosis.rules.starvation import RULE as STARVATION
-from scenarios.diagnosis.rules.transient_overload import RULE as TRANSIENT_OVERLOAD
-from scenarios.diagnosis.rules.whole_prompts import RULE as WHOLE_PROMPTS
 
 RULES: tuple[Rule, ...] = (
     PADDING,

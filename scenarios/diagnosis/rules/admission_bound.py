@@ -4,10 +4,9 @@ import numpy as np
 
 from scenarios.assembly.engine_policy import is_default
 from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, ROOM, gain_of
-from scenarios.diagnosis.say import count
-from simulator.percent import percent
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, count
+from scenarios.diagnosis.rules.memory import MOSTLY_FIXED, ROOM, gain_of
+from simulator.metrics.metric import percent
 from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.loads import TIERS, load_waits
-from scenarios.diagnosis.say import seconds
-from simulator.metrics.copy_metrics import loaded_tokens
-from simulator.percent import percent
+from scenarios.diagnosis.evidence import TIERS, Evidence, load_waits
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, seconds
+from simulator.metrics.metric import percent
+from simulator.metrics.part_metrics import loaded_tokens
 from simulator.results.records import Floats
 
 

@@ -8,13 +8,12 @@ import numpy as np
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import caches_prefixes
 from scenarios.assembly.workloads import build_workload
-from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.evidence import HOST_GIB, Evidence, kv_gib, load_token_s, with_host
 from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
-from scenarios.diagnosis.loads import HOST_GIB, kv_gib, load_token_s, with_host
-from scenarios.diagnosis.rules.memory_bound import more_memory
+from scenarios.diagnosis.rules.memory import more_memory
 from simulator.errors import InputError
-from simulator.metrics.copy_metrics import loaded_tokens
-from simulator.percent import percent
+from simulator.metrics.metric import percent
+from simulator.metrics.part_metrics import loaded_tokens
 from simulator.policies import DEFAULT_POLICY
 from simulator.request import PromptContent
 from simulator.results.records import Floats, Ints

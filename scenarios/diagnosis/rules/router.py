@@ -1,15 +1,13 @@
-"""Requests wait at one replica while another has room."""
+"""The router and the gateway: requests wait at one replica, or at the gateway, while another replica has room."""
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import count
-from scenarios.diagnosis.timeline import covered
+from scenarios.diagnosis.evidence import Evidence, covered
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, count, seconds
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import router_class
+from simulator.metrics.metric import percent
 from simulator.metrics.window import run_end_s
-from simulator.percent import percent
 from simulator.results.records import Floats
 
 SLOWER = 1.25
@@ -49,7 +47,7 @@ def _slowed_s(evidence: Evidence) -> Floats:
     return np.asarray((late.last_s - late.first_s) * longer[evidence.replica])
 
 
-def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+def _find_router(evidence: Evidence, left_s: Floats) -> Claim | None:
     records = evidence.records
     if records.replicas == 1 or records.transfers is not None or not len(records.rows.start_s):
         return None
@@ -80,10 +78,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "late_at_busiest": int(by_replica[worst]),
         "tokens_most_over_mean": float(served.max() / served.mean()),
     }
-    return Claim(words, numbers, _remedies(evidence), waited_s=spared, slowed_s=slowed)
+    return Claim(words, numbers, _remedies_of_router(evidence), waited_s=spared, slowed_s=slowed)
 
 
-def _remedies(evidence: Evidence) -> list[Remedy]:
+def _remedies_of_router(evidence: Evidence) -> list[Remedy]:
     routing = evidence.scenario.routing
     found = [
         Remedy({"router": "least_loaded"}, "give each request to the replica with the fewest unfinished ones"),
@@ -95,7 +93,7 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
     return found
 
 
-RULE = Rule(
+ROUTER = Rule(
     "unbalanced-router",
     "a router that unbalances",
     "Requests wait at one replica while another has no queue, a free slot and free memory.",
@@ -103,5 +101,59 @@ RULE = Rule(
     "unbalanced, even if its queues differ. After the first token, the time by which a step of their replica took "
     "longer than the mean of all replicas, if that is a quarter or more.",
     "a router that reads loads (`router: least_loaded`, `least_kv`), or reads them more often (`signal_interval_s`)",
-    _find,
+    _find_router,
+)
+
+
+# Requests are held at the gateway while a replica has room.
+
+
+def _find_gateway(evidence: Evidence, left_s: Floats) -> Claim | None:
+    records, late = evidence.records, evidence.late
+    passages = records.passages
+    if passages is None or not len(late.row) or not len(records.rows.start_s):
+        return None
+    came_s = records.requests.arrival_s.copy()
+    gone_s = came_s.copy()
+    came_s[passages.row] = passages.at_s - passages.wait_s  # a front end may have had it before
+    gone_s[passages.row] = passages.at_s
+    from_s, until_s = np.maximum(late.from_s, came_s[late.row]), gone_s[late.row]
+    spared = covered(*rooms(evidence), from_s, until_s)
+    if not spared.any():
+        return None
+    held = float((until_s - from_s).sum())
+    share = float(spared.sum()) / max(held, 1e-12)
+    words = (
+        f"late requests were held at the gateway for {seconds(held / len(late.row))} on average, {percent(share)} of "
+        "it while a replica had no queue, a free slot and free memory"
+    )
+    numbers = {"held_s": held / len(late.row), "held_beside_room": share}
+    return Claim(words, numbers, _remedies_of_gateway(evidence), waited_s=spared)
+
+
+def _remedies_of_gateway(evidence: Evidence) -> list[Remedy]:
+    given = evidence.scenario.flow_control
+    if given is None:
+        return []
+    what = "hold requests back later"
+    more: dict[str, float] = {}
+    if given.detector == "utilization":
+        more["flow_control.queue_depth_threshold"] = 4 * given.queue_depth_threshold
+        more["flow_control.kv_cache_util_threshold"] = 1.0
+    elif given.concurrency_mode != "tokens":
+        more["flow_control.max_concurrency"] = 4 * given.max_concurrency
+    if given.detector == "concurrency" and given.concurrency_mode != "requests":
+        more["flow_control.max_token_concurrency"] = 4 * given.max_token_concurrency
+    return [Remedy(more, what), Remedy({"flow_control": None}, "let the replicas' own queues hold the requests")]
+
+
+GATEWAY = Rule(
+    "held-at-gateway",
+    "a gateway that holds back too early",
+    "Flow control holds requests at the gateway while a replica has no queue, a free slot and free memory.",
+    "The seconds that late requests were at the gateway while a replica had room. What is held while all replicas are "
+    "full is load, and no fault of the gateway.",
+    "higher thresholds of `flow_control` (`max_concurrency`, `max_token_concurrency`; `queue_depth_threshold`, "
+    "`kv_cache_util_threshold`)",
+    _find_gateway,
 )

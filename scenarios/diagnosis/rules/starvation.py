@@ -3,11 +3,10 @@
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
-from scenarios.diagnosis.rules.transient_overload import more_replicas
-from scenarios.diagnosis.say import seconds
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value, seconds
+from scenarios.diagnosis.rules.load import more_replicas
+from simulator.metrics.metric import percent
 from simulator.metrics.window import Bools, run_end_s
-from simulator.percent import percent
 from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats, Ints
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from functools import cache
 
-from scenarios.measured.log_format import LogFormat
-from simulator.named_class import constants_in
+from scenarios.measured.measured_run import LogFormat
+from simulator.parameters import constants_in
 
 
 @cache

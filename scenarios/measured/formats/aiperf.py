@@ -6,8 +6,7 @@ Records of a phase other than `profiling` are left out, and those cancelled or w
 ai-dynamo/aiperf/docs/tutorials/working-with-profile-exports.md.
 """
 
-from scenarios.measured.log_format import LogFile, LogFormat, Summary
-from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Row, Served, Summary, assemble
 
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "nanoseconds": 1e-9, "milliseconds": 1e-3}
 

@@ -11,9 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
-from scenarios.measured.totals import Totals, whole
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Row, Served, Totals, assemble, whole
 from simulator.errors import InputError
 
 

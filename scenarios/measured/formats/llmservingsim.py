@@ -8,8 +8,7 @@ engine idle. `queued_ts` itself is no arrival: a busy engine takes a request off
 
 from dataclasses import replace
 
-from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Row, Served, assemble
 
 SAME_CLOCK_S = 1e5  # stamps of one request this far apart come from two clocks
 

@@ -4,8 +4,7 @@ Columns `request id, input, output, arrival, end_time, latency, queuing_delay, T
 in the order in which requests ended, sorted here by their id.
 """
 
-from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Served, assemble
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Served, assemble
 
 COLUMNS = ("request id", "input", "output", "arrival", "end_time", "latency", "TTFT", "TPOT")
 

@@ -5,8 +5,7 @@ Needed are `input_tokens`, `output_tokens`, the arrival (`arrival_s` or `arrival
 `request_id`, `scheduled_s`, `preemptions`, and `status`, of which all but `finished` count as failed.
 """
 
-from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
+from scenarios.measured.measured_run import LogFile, LogFormat, MeasuredRun, Row, Served, assemble
 from simulator.errors import InputError
 
 REQUIRED = ("arrival_s", "input_tokens", "output_tokens")

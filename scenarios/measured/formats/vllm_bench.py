@@ -9,9 +9,17 @@ import json
 import math
 from typing import Any
 
-from scenarios.measured.log_format import LogFile, LogFormat, Summary
-from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
-from scenarios.measured.totals import Totals, whole
+from scenarios.measured.measured_run import (
+    LogFile,
+    LogFormat,
+    MeasuredRun,
+    Row,
+    Served,
+    Summary,
+    Totals,
+    assemble,
+    whole,
+)
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")

@@ -21,16 +21,20 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from scenarios.runs.storage.csv_tables import Column, open_deterministic, parts, write_csv, write_parts
 from scenarios.runs.storage.run_tables import (
     REPLICA_COLUMNS,
     REQUEST_COLUMNS,
     STEP_COLUMNS,
+    Column,
     Columns,
+    open_deterministic,
+    parts,
     plain_columns,
     replica_columns,
     request_columns,
     step_columns,
+    write_csv,
+    write_parts,
 )
 from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
     FORMAT,
@@ -26,7 +25,7 @@ from scenarios.runs.storage.run_folder import (
     STEPS,
     SUMMARY,
 )
-from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
+from scenarios.runs.storage.run_tables import calls_from, columns_from, read_csv, requests_from, sessions_from
 from simulator.errors import InputError
 from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
 from simulator.results.shared_prefixes import PrefixColumns

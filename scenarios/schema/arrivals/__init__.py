@@ -4,7 +4,7 @@ A process is a class over `scenarios.schema.arrival.Arrival`: its keys in YAML, 
 name of its file.
 """
 
-from simulator.named_class import names_in
+from simulator.parameters import names_in
 
 
 def process_at(value: object) -> str | None:

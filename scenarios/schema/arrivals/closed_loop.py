@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from annotated_types import Unit, doc
 from pydantic import Field
 
-from scenarios.schema.durations import TimeConfig
-from scenarios.schema.strict import Strict
+from scenarios.schema.base import Strict
+from scenarios.schema.distributions import TimeConfig
 
 MOST_USERS = 1_000_000
 

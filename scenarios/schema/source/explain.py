@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
-from scenarios.schema.later import annotation_of, at_hand
+from scenarios.schema.base import annotation_of, at_hand
 from scenarios.schema.source.hints import did_you_mean, key_hint, number_hint
 from scenarios.schema.source.yaml_source import KeyPath, describe, key_name
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scenarios.schema.source.explain import Finding
-from scenarios.schema.source.yaml_nodes import Mark
-from scenarios.schema.source.yaml_source import KeyPath
+from scenarios.schema.source.yaml_source import KeyPath, Mark
 from simulator.errors import InputError
 
 _MOST_FINDINGS = 20

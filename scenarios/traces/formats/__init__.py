@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from scenarios.traces.format import TraceFormat
-from simulator.named_class import constants_in, users_object
+from simulator.parameters import constants_in, users_object
 
 
 @cache

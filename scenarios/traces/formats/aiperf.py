@@ -13,6 +13,7 @@ from scenarios.traces.rows import (
     CHARACTERS_A_TOKEN,
     Row,
     RowError,
+    Turns,
     integers,
     json_object,
     messages_text,
@@ -22,7 +23,6 @@ from scenarios.traces.rows import (
     tokens,
     word,
 )
-from scenarios.traces.sessions import Turns
 
 
 class _Rows:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.plain_rows import PlainRows, counts, fields_of, stamps_ns
+from scenarios.traces.lines import PlainRows, counts, fields_of, stamps_ns
 from scenarios.traces.rows import Row, count, csv_fields, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

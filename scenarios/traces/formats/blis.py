@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.rows import Row, RowError, count, csv_fields, integer, ticks_ns, tokens, word
-from scenarios.traces.sessions import Turns
+from scenarios.traces.rows import Row, RowError, Turns, count, csv_fields, integer, ticks_ns, tokens, word
 
 REQUIRED = ("request_id", "arrival_time_us", "input_tokens", "output_tokens")
 _OPTIONAL = (

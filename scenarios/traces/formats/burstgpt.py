@@ -7,8 +7,7 @@ and the next request of its session is known. The Model is the class. Total toke
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.rows import Row, RowError, csv_fields, ticks_ns, tokens, word
-from scenarios.traces.sessions import Turns
+from scenarios.traces.rows import Row, RowError, Turns, csv_fields, ticks_ns, tokens, word
 
 REQUIRED = ("Timestamp", "Request tokens", "Response tokens")
 _OPTIONAL = ("Model", "Session ID", "Elapsed time")

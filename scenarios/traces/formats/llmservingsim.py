@@ -12,8 +12,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.rows import ParseRow, Row, RowError, csv_fields, integers, json_object, ticks_ns, tokens, word
-from scenarios.traces.sessions import Turns
+from scenarios.traces.rows import (
+    ParseRow,
+    Row,
+    RowError,
+    Turns,
+    csv_fields,
+    integers,
+    json_object,
+    ticks_ns,
+    tokens,
+    word,
+)
 
 REQUIRED = ("arrival_time_ns", "input_toks", "output_toks")
 BLOCK_IDS = "prefix_block_ids16"

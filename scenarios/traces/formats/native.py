@@ -18,8 +18,7 @@ from typing import Any
 
 from scenarios.traces.date_times import dated
 from scenarios.traces.format import UNIT_NS, Clock, Head, OpenTrace, Signature, TimeUnit, TraceFormat
-from scenarios.traces.images import pictures
-from scenarios.traces.plain_rows import ParsePlain, PlainRows, counts, fields_of, seconds_of, words
+from scenarios.traces.lines import ParsePlain, PlainRows, counts, fields_of, seconds_of, words
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -32,6 +31,7 @@ from scenarios.traces.rows import (
     integers,
     json_object,
     name_list,
+    pictures,
     real,
     tokens,
     word,

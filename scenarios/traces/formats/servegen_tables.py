@@ -85,7 +85,7 @@ def _number(table: Path) -> tuple[int, str]:
 
 def _client(table: Path, seed: int) -> Iterator[Draw]:
     """The requests of one client in order. Its tables are read at once, and held: some megabytes for a fortnight."""
-    from scenarios.streams import stream  # here, for it loads numpy.random
+    from scenarios.random_draws import stream  # here, for it loads numpy.random
 
     windows = _windows(table)
     match = _CHUNK.search(table.name)

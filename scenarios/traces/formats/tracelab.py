@@ -11,8 +11,7 @@ from typing import Any
 
 from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.rows import Row, RowError, json_object, tokens, word
-from scenarios.traces.sessions import Turns
+from scenarios.traces.rows import Row, RowError, Turns, json_object, tokens, word
 
 _INPUTS, _OUTPUTS = ("user_message", "tool_result"), ("reasoning", "text", "tool_call")
 

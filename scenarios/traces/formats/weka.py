@@ -13,8 +13,7 @@ from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.lines import array_items
-from scenarios.traces.rows import Row, RowError, integers, json_object, ticks_ns, tokens, word
-from scenarios.traces.sessions import Turns
+from scenarios.traces.rows import Row, RowError, Turns, integers, json_object, ticks_ns, tokens, word
 
 BLOCK_SIZE = 64
 _IDS = 1 << 40  # ids of one conversation, all of which differ from those of another

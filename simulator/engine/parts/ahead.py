@@ -23,9 +23,13 @@ from simulator.engine.view import Viewer
 from simulator.plan import StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, LEAVING, RequestState, ScheduledChunk
-from simulator.speculative.ahead import most_accepted, tokens_ahead, verified_tokens
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
+from simulator.speculative.speculation import (
+    Speculation,
+    SpeculativeConfig,
+    most_accepted,
+    tokens_ahead,
+    verified_tokens,
+)
 
 
 class AheadBatch(ItemizedBatch):

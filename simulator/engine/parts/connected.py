@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, cast
 
-from simulator.connector import Found
 from simulator.engine.itemized import ItemizedReplica, Part
 from simulator.engine.itemized_step import ItemizedRequest, ItemizedStep
 from simulator.engine.parts.connected_memory import ConnectedBlocks, MakeConnector
@@ -23,6 +22,7 @@ from simulator.queues.priority import rank
 from simulator.request import RequestView
 from simulator.request_state import FINISHED, LOADING, WAITING, RequestState
 from simulator.results.records import Status
+from simulator.speculative.speculation import Found
 
 _IDLE_S: Final = 0.001  # core.py:1690
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from simulator.connector import Found, Loader
 from simulator.engine.itemized_step import ItemizedRequest
 from simulator.hardware.kv_plan import KVPlan
 from simulator.memory.grouped import GroupedBlocks
 from simulator.request import Request
+from simulator.speculative.speculation import Found, Loader
 
 
 class Arrivals(NamedTuple):

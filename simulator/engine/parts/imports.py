@@ -24,9 +24,9 @@ from typing import Final
 
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
+from simulator.policy_traits import TakesOver
 from simulator.request import Request, RequestView
 from simulator.request_state import RequestState
-from simulator.takes_over import TakesOver
 
 # Requests that another replica prefilled: their KV comes from there, and they only decode here.
 # As vLLM's KV connectors do it: blocks are taken first, between two steps; then the KV is fetched

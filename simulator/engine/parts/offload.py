@@ -7,21 +7,18 @@ from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simulator.connector import Found, Send
 from simulator.division import cdiv
 from simulator.engine.itemized_step import ItemizedRequest
 from simulator.engine.parts.connected_memory import LOAD, STORE, SYNC, Connected, Copier
 from simulator.engine.parts.connector import Arrivals, ConnectedGroups
 from simulator.hardware.kv_groups import LayerCache
-from simulator.memory.block_keys import BlockKeys
+from simulator.memory.block_keys import BlockKeys, RequestKeys
 from simulator.memory.group_pool import NULL
 from simulator.memory.group_tables import window_tails
-from simulator.memory.offload import OffloadConfig
-from simulator.memory.offload.access import Access
-from simulator.memory.offload.tier import HostTier, Stored
-from simulator.memory.request_keys import RequestKeys
+from simulator.memory.offload import Access, HostTier, OffloadConfig, Stored
 from simulator.request import Request
 from simulator.request_state import FINISHED, LOADING
+from simulator.speculative.speculation import Found, Send
 
 # What a connector offers of a request to the host: chunks of each KV group, and the blocks that hold them.
 # The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py (0.33), whose line

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le, doc
 
-from simulator.connector import Found, Send
 from simulator.division import cdiv
 from simulator.engine.itemized_step import ItemizedRequest
 from simulator.engine.parts.connector import Arrivals
 from simulator.parameters import Seconds, check_parameters
 from simulator.request import Request
 from simulator.request_state import FINISHED
+from simulator.speculative.speculation import Found, Send
 
 # Prefill and decode apart, by the rules of vLLM's NIXL pull connector (0.33: nixl/pull_scheduler.py).
 # The server that prefills keeps the blocks of a request until they are sent. The one that decodes loads the prompt

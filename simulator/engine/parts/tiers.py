@@ -8,16 +8,14 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from simulator.connector import Found
 from simulator.engine.itemized_step import ItemizedRequest
 from simulator.engine.parts.connected_memory import STORE, Connected
 from simulator.engine.parts.connector import Arrivals, ConnectedGroups
 from simulator.engine.parts.offload import Offered, Offloading
 from simulator.errors import InputError
-from simulator.memory.offload import OffloadConfig
-from simulator.memory.offload.access import Access
-from simulator.memory.offload.further import FurtherTier, TieredHost
+from simulator.memory.offload import Access, FurtherTier, OffloadConfig, TieredHost
 from simulator.request import Request
+from simulator.speculative.speculation import Found
 
 # Tiers below the host: each gets what the host has stored, and what the host lacks comes back from them.
 # The rules are those of vllm/v1/kv_offload/tiering (manager.py, async_lookup.py) of 0.33. Unlike vLLM's tiers,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.fleet.draws import Draws
-from simulator.named_class import check_given, named_class, names_in
-from simulator.parameters import Parameter, parameters_of
+from simulator.fleet.router import Draws
+from simulator.parameters import Parameter, check_given, named_class, names_in, parameters_of
 
 if TYPE_CHECKING:
     from simulator.fleet.router import Router

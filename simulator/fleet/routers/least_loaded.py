@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from simulator.fleet.balance import unfinished
+from simulator.fleet.router_parts import unfinished
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad

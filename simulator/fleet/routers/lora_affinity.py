@@ -1,6 +1,6 @@
 """The replica that has requests of the adapter already, as llm-d's endpoint picker scores it.
 
-The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/scorers.py` says
+The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/router_parts.py` says
 where they are. The weighted scores are added up, and equals take turns. The weights of queue and KV are those of its
 default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import doc
 
-from simulator.fleet.scorers import HighestInTurn, kv_scores, lora_scores, queue_scores, weighted_sum
+from simulator.fleet.router_parts import HighestInTurn, kv_scores, lora_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:

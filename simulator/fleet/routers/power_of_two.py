@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, doc
 
-from simulator.fleet.balance import unfinished
-from simulator.fleet.draws import Drawing
+from simulator.fleet.router import Drawing
+from simulator.fleet.router_parts import unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:

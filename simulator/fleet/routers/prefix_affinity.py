@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simulator.fleet.balance import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
-from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.remembering import BlockSize, EventLag, Knowledge, MaxBlocks, check_lag
+from simulator.fleet.prompt_table import BlockSize, EventLag, Knowledge, MaxBlocks, PromptTable, Stretch, check_lag
+from simulator.fleet.router_parts import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.balance import unfinished
-from simulator.fleet.hash_ring import HashRing
+from simulator.fleet.router_parts import HashRing, unfinished
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.memory.block_keys import num_shared_blocks, stretches
 from simulator.parameters import check_parameters

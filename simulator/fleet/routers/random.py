@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from simulator.fleet.draws import Drawing
+from simulator.fleet.router import Drawing
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad

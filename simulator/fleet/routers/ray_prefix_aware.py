@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.balance import fewest_and_most, unfinished
-from simulator.fleet.prompt_table import Stretch
-from simulator.fleet.remembering import Remembering
+from simulator.fleet.prompt_table import Remembering, Stretch
+from simulator.fleet.router_parts import fewest_and_most, unfinished
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:

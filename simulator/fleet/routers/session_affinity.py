@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le, doc
 
-from simulator.fleet.hash_ring import HashRing
+from simulator.fleet.router_parts import HashRing
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:

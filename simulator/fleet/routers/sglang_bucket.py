@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.balance import are_unequal
-from simulator.fleet.remembering import CHARACTERS
+from simulator.fleet.prompt_table import CHARACTERS
+from simulator.fleet.router_parts import are_unequal
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.parameters import CountOrZero, check_parameters
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Unit, doc
 
-from simulator.fleet.balance import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
-from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.remembering import CHARACTERS, BlockSize
+from simulator.fleet.prompt_table import CHARACTERS, BlockSize, PromptTable, Stretch
+from simulator.fleet.router_parts import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:

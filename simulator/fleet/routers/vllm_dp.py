@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, doc
 
 from simulator.errors import RouterError
-from simulator.fleet.draws import Drawing
+from simulator.fleet.router import Drawing
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Unit, doc
 
 from simulator.fleet.production_stack import SentLately, StatsWindow
-from simulator.fleet.remembering import CHARACTERS, BlockSize, Remembering
+from simulator.fleet.prompt_table import CHARACTERS, BlockSize, Remembering
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:

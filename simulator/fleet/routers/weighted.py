@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import doc
 
-from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.remembering import BlockSize, EventLag, Knowledge, MaxBlocks, check_lag
+from simulator.fleet.prompt_table import BlockSize, EventLag, Knowledge, MaxBlocks, PromptTable, Stretch, check_lag
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:

@@ -24,15 +24,16 @@ from simulator.policies.chunked_prefill.versions import (
     check_loras,
     check_version,
 )
-from simulator.policies.parts.parameters import (
+from simulator.policies.parts.declarations import (
+    Checked,
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
     MaxNumSeqs,
     OrderName,
+    System,
     Watermark,
 )
-from simulator.policies.parts.reservations import refuse_beyond_budget
-from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.free_blocks import refuse_beyond_budget
 from simulator.request import RequestView
 
 

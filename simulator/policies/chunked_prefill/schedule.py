@@ -24,9 +24,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, cast
 
-from simulator.connector import ConnectorView
 from simulator.division import cdiv
-from simulator.memory.state_tables import Saving, saves_inside
+from simulator.memory.group_tables import Saving, saves_inside
 from simulator.plan import Chunk, Holds, KVGroups, Preemption, StateRules, StepPlan, View
 from simulator.policies.chunked_prefill.encoder import Encoder
 from simulator.policies.chunked_prefill.limits import (
@@ -38,12 +37,11 @@ from simulator.policies.chunked_prefill.limits import (
     servable,
     share,
 )
+from simulator.policies.parts.free_blocks import watermark_blocks
 from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
-from simulator.policies.parts.reservations import watermark_blocks
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Drafting, DraftingView
+from simulator.speculative.speculation import ConnectorView, Drafting, DraftingView, SpeculativeConfig
 
 _NOTHING: Final = Drafting(SpeculativeConfig("ngram", 0), sys.maxsize)
 

@@ -1,15 +1,115 @@
-"""What a real scheduler is told of a replica, and its answers as plans."""
+"""A real scheduler that is asked for plans: its settings and tokens, what it is told of a replica, and its answers."""
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self, cast
 
+from simulator.division import cdiv
 from simulator.errors import InputError
+from simulator.memory.block_keys import BlockKeys, Chains
+from simulator.parameters import parameters_of
 from simulator.plan import Chunk, Preemption, StepPlan, View
-from simulator.policies.real.process import EngineName, EngineProcess, told_results
-from simulator.policies.real.settings import Memory, engine_settings
-from simulator.policies.real.tokens import TokenBlocks
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.policies.real.process import SGLANG, EngineName, EngineProcess, told_results
+from simulator.policies.sglang import Sglang
 from simulator.request import Request, RequestView
-from simulator.speculative.speculation import DraftingView
+from simulator.speculative.speculation import Drafting, DraftingView
+
+# Tokens for a real scheduler: its prefix cache finds what batchlab's finds, as equal blocks have equal tokens.
+
+
+class TokenBlocks:
+    """Names for the blocks of requests: small numbers from 1 on, equal where the blocks' keys are."""
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._chains = Chains()
+        self._names: dict[Hashable, int] = {}
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any]) -> Self | None:
+        """Names as a scheduler with these settings takes them; None where it caches no prefixes."""
+        return cls(settings["name_size"]) if settings["enable_prefix_caching"] else None
+
+    def of(self, request: Request) -> list[int]:
+        """The names of its leading blocks that other requests may have too; the others are its own."""
+        keys = BlockKeys(request, self._size, self._chains)
+        # A block more than it fills: with asynchronous scheduling one token too many is computed.
+        count = min(keys.num_shared, cdiv(request.input_tokens + request.output_tokens, self._size) + 1)
+        return [self._names.setdefault(key, len(self._names) + 1) for key in keys.first(count)[:count]]
+
+
+# A scenario's engine in the words of a real scheduler.
+
+# batchlab's key -> the engine's; None: no setting of the engine.
+_VLLM: Mapping[str, str | None] = {
+    "order": "policy",
+    "reserve_full_isl": "scheduler_reserve_full_isl",
+    "version": None,
+    "dp_sync_interval": None,  # of ranks, which are asked one by one
+}
+_SGLANG: Mapping[str, str | None] = {
+    "order": "schedule_policy",
+    "max_num_seqs": "max_running_requests",
+    "max_num_batched_tokens": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """KV memory of a replica: `num_blocks` usable blocks, without vLLM's null block."""
+
+    num_blocks: int
+    block_size: int
+    caches_prefixes: bool
+
+
+def engine_settings(
+    engine: EngineName,
+    policy: object,
+    memory: Memory,
+    further: Mapping[str, object] | None = None,
+    drafting: Drafting | None = None,
+) -> dict[str, Any]:
+    """The settings of `EngineProcess.start` for a policy: its parameters of these names, else their defaults.
+
+    `further` are settings of the engine's own. `name_size` is the tokens of a named block (`TokenBlocks`): one where a
+    block's hash covers tokens behind it.
+    """
+    owner, names = (Sglang, _SGLANG) if engine == SGLANG else (ChunkedPrefill, _VLLM)
+    found: dict[str, Any] = {}
+    for key, parameter in parameters_of(owner).items():
+        name = names.get(key, key)
+        if name is not None:
+            found[name] = getattr(policy, key, parameter.default)
+    if engine == SGLANG:
+        # Where SGLang has numbers of its own, the policy has the budget of a step.
+        step = int(getattr(policy, "max_num_batched_tokens", 8192))
+        chunk, begin = found["chunked_prefill_size"], found["max_prefill_tokens"]
+        whole = chunk == -1
+        found["chunked_prefill_size"] = -1 if whole else min(step, int(chunk or step))
+        found["max_prefill_tokens"] = min(int(begin or step), step) if whole else int(begin or step)
+        found["max_running_requests"] = min(step, int(found["max_running_requests"]))
+    found |= {
+        "async_scheduling": bool(found["async_scheduling"]),
+        "block_size": memory.block_size,
+        "num_gpu_blocks": memory.num_blocks + 1,
+        "enable_prefix_caching": memory.caches_prefixes,
+        "name_size": memory.block_size,
+        "brief": False,
+    }
+    if drafting is not None:
+        found |= {"speculative_config": asdict(drafting.config), "max_model_len": drafting.max_model_len}
+        found["name_size"] = 1 if drafting.config.num_hash_lookahead_tokens else memory.block_size
+    return {**found, **(further or {})}
+
+
+def scenario_key(key: str) -> str:
+    """The scenario's key for a setting of the engine."""
+    return next((own for own, name in (*_VLLM.items(), *_SGLANG.items()) if name == key), key)
+
+
+# What the scheduler is told, and its answers.
 
 
 class Asked:
@@ -168,3 +268,35 @@ def told_request(request: Request, tokens: TokenBlocks | None) -> dict[str, obje
         "priority": request.priority,
         "blocks": [] if tokens is None else tokens.of(request),
     }
+
+
+# Answers of SGLang's scheduler as plans.
+
+
+class AskedSglang(Asked):
+    """SGLang's scheduler of one replica. Its plans say too what its radix tree was asked, which evicts by last use."""
+
+    def _plan(self, view: View, found: Mapping[str, Any]) -> StepPlan:
+        requests, scheduled = self._by_id, found["scheduled"]
+        victims = [requests[request_id] for request_id, _ in found["preempted"]]
+        batch = [requests[request_id] for request_id in scheduled]
+        prompts = [request for request in batch if not request.is_decoding]
+        stay = [request for request in view.running if request not in victims] if victims else list(view.running)
+        decoding = len(batch) - len(prompts)
+        paused = []
+        if decoding and decoding < view.num_decoding:
+            paused = [request for request in stay if request.is_decoding and request.request_id not in scheduled]
+        after = [*stay, *[request for request in prompts if request not in view.running]]
+        # Prompts join the batch at its end; the decodes move only where SGLang has them in another order.
+        place = after[-len(batch) :] if prompts else [request for request in after if request.request_id in scheduled]
+        tried = found["tried"]
+        self._note_computed(view, found)
+        return StepPlan(
+            preempt=tuple([Preemption(request) for request in victims]),
+            prefill=tuple([Chunk(request, scheduled[request.request_id]) for request in prompts]),
+            decode=decoding > 0,
+            paused=tuple(paused),
+            tried=None if tried is None else tuple([requests[request_id] for request_id in tried]),
+            to_end=() if place == batch else tuple(batch),
+            withheld=found["withheld"],
+        )

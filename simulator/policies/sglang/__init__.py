@@ -12,15 +12,16 @@ from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.system import Checked, System
-from simulator.policies.sglang.new_tokens import allowed_tokens
-from simulator.policies.sglang.prefill_adder import SglangLimits
-from simulator.policies.sglang.prefill_delayer import PrefillDelayer
-from simulator.policies.sglang.receive import plan_with_interval
-from simulator.policies.sglang.step import step
+from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
+from simulator.policies.sglang.next_batch_to_run import (
+    PrefillDelayer,
+    SglangLimits,
+    allowed_tokens,
+    plan_with_interval,
+    step,
+)
+from simulator.policy_traits import TakesOver
 from simulator.request import RequestView
-from simulator.takes_over import TakesOver
 
 NUM_RESERVED_DECODE_TOKENS = 512
 """Tokens that a decoding server leaves free for each request (arg_groups/fields/disagg.py:109)."""
@@ -57,7 +58,7 @@ class Sglang:
     run of decodes.
 
     With drafts (`engine.speculative_config`) a decode step computes the whole tree of each request, which owns memory
-    for twice that ahead of its tokens (`simulator.speculative.ahead`). A step with prompts verifies none.
+    for twice that ahead of its tokens (`simulator.speculative.speculation`). A step with prompts verifies none.
     """
 
     max_num_seqs: MaxNumSeqs = 256

@@ -13,13 +13,18 @@ from annotated_types import Ge, Le, doc
 
 from simulator.parameters import CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.reservations import most_tokens, refuse_reservation
-from simulator.policies.parts.system import Checked, System
-from simulator.policies.tensorrt_llm.batch_wait import plan_with_wait
-from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
+from simulator.policies.parts.declarations import (
+    Checked,
+    EnableChunkedPrefill,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    OrderName,
+    System,
+)
+from simulator.policies.parts.free_blocks import most_tokens, refuse_reservation
+from simulator.policies.tensorrt_llm.two_schedulers import TensorrtLlmLimits, plan_with_wait, step
+from simulator.policy_traits import TakesOver
 from simulator.request import RequestView
-from simulator.takes_over import TakesOver
 
 CapacityPolicy = Annotated[
     Literal["guaranteed_no_evict", "max_utilization", "static_batch"],

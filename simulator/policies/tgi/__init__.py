@@ -13,10 +13,16 @@ from annotated_types import doc
 from simulator.division import cdiv
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.reservations import refuse_reservation
-from simulator.policies.parts.system import Checked, System
-from simulator.policies.tgi.step import TgiLimits, blocks_of, granted_tokens, step
+from simulator.policies.parts.declarations import (
+    Checked,
+    EnableChunkedPrefill,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    OrderName,
+    System,
+)
+from simulator.policies.parts.free_blocks import refuse_reservation
+from simulator.policies.tgi.batching_task import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
 
 

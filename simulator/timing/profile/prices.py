@@ -1,13 +1,27 @@
-"""Seconds of steps by a profile: a plain class, so that it can be compiled (setup.py)."""
+"""Seconds of steps by a profile: `StepPrices`, a plain class that is compiled, and attention by kind of step."""
 
+from __future__ import annotations
+
+from array import array
 from bisect import bisect_right
+from math import inf
 
+import numpy as np
+
+from simulator.timing.arithmetic import (
+    TILE,
+    Lines,
+    PlainCurve,
+    curves_us,
+    decode_counts,
+    prompt_counts,
+    run_on_lines,
+    windowed_pairs,
+)
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.arithmetic import Lines, PlainCurve, curves_us, run_on_lines
-from simulator.timing.profile.decode_rows import DecodeRows
-from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.kernels import Attention, DecodeTable, JointTable, PrefillTable
 from simulator.timing.profile.profile_schema import Curves, Profile
-from simulator.timing.profile.verify import rows_of_group, verify_us
+from simulator.timing.profile.surface import Array
 
 
 class StepPrices:
@@ -124,3 +138,122 @@ class StepPrices:
 
 def _plain(curves: Curves) -> list[PlainCurve]:
     return [curve.plain() for curve in curves.values()]
+
+
+# Attention in a step with prompt chunks.
+
+
+def joint_us(attention: Attention, shape: StepShape) -> float:
+    """Microseconds of a layer's attention in a step with prompt chunks, equal decode contexts assumed."""
+    prompt = attention.prompt
+    return _apart_us(attention, prompt, shape) if isinstance(prompt, PrefillTable) else _together_us(prompt, shape)
+
+
+def _apart_us(attention: Attention, prompt: PrefillTable, shape: StepShape) -> float:
+    """Where prompts and decodes were measured apart."""
+    seqs, decode_context, chunks, tokens, context, all_pairs, _, _, longest = shape[:9]
+    pairs = float(all_pairs)
+    if prompt.windowed:
+        pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
+    if prompt.cached_pairs:
+        pairs += prompt.cached_pairs * max(0, context - tokens)
+    us = prompt.lookup.us_of_count(chunks, tokens / chunks, prompt_counts(chunks, tokens, pairs, longest))
+    if not seqs:
+        return us
+    mean = decode_context / seqs
+    decodes_us = attention.decode.lookup.us_of_count(seqs, mean, decode_counts(seqs, mean)) - attention.launch_us
+    return us + attention.beside * decodes_us if decodes_us > 0.0 else us
+
+
+def _together_us(prompt: JointTable, shape: StepShape) -> float:
+    """Where they were measured in one kernel."""
+    seqs, decode_context, chunks, tokens, _, pairs, _, _, longest = shape[:9]
+    mean = decode_context / seqs if seqs else 0.0
+    cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
+    counts = prompt_counts(chunks, tokens, pairs, longest, seqs, mean, prompt.knee_keys)
+    return prompt.lookup.us((tokens, cached, seqs, mean), counts)
+
+
+# Attention of a step that verifies drafts: several queries of a request read its keys in one kernel.
+#
+# The kernel is that of steps with prompt chunks, whatever it computes beside: a batch with more than one query a
+# sequence does not go to the kernel for decodes. Where both were measured in one kernel, a request with its drafts
+# is looked up as a chunk beside the other decodes; where they were measured apart, decodes cost as much as they do
+# beside prompts (`simulator.timing.tables.attention`). The queries of a KV head's group fill a tile of `TILE` rows,
+# which reads the keys once and is computed whole: only more tiles take longer. Latent attention has one KV head for
+# all.
+
+
+def rows_of_group(profile: Profile) -> int:
+    """Query heads that share a KV head on a GPU; 1 where the profile does not say."""
+    dimensions = profile.document.get("dimensions") or {}
+    heads = int(dimensions.get("heads", 1)) // profile.tensor_parallel
+    kv_heads = 1 if dimensions.get("kv_lora_rank") else int(dimensions.get("kv_heads", 1)) // profile.tensor_parallel
+    return max(heads, 1) // max(kv_heads, 1)
+
+
+def verify_us(attention: Attention, shape: StepShape, group: int) -> float:
+    """Microseconds of a layer's attention in a step whose decodes verify drafts, equal contexts assumed."""
+    seqs, mean = shape.decode_seqs, shape.decode_context / shape.decode_seqs
+    queries = 1.0 + shape.draft_tokens / seqs
+    launch_us = attention.launch_us
+    decodes_us = max(0.0, attention.beside * (attention.decode.us(seqs, mean) - launch_us))
+    if shape.prefill_tokens:
+        us = joint_us(attention, shape)
+    elif isinstance(attention.prompt, PrefillTable):
+        us = launch_us + decodes_us
+    else:
+        us = joint_us(attention, _as_chunk(shape, queries, mean))
+    return us + decodes_us * (_tiles(group * queries) / _tiles(group) - 1.0)
+
+
+def _as_chunk(shape: StepShape, queries: float, mean: float) -> StepShape:
+    """The step with one of its requests as a chunk behind the rest of its context."""
+    tokens, context = round(queries), round(mean)
+    pairs = tokens * (context - tokens) + tokens * (tokens + 1) // 2
+    return StepShape(
+        shape.decode_seqs - 1, shape.decode_context - context, 1, tokens, context, pairs, prefill_longest=context
+    )
+
+
+def _tiles(rows: float) -> int:
+    return -(-round(rows) // TILE)
+
+
+# Attention of steps of decodes alone, as straight lines over their contexts: a row for each number of decodes.
+
+KNOTS_PER_OCTAVE = 8
+LONGEST_KNOT = 2.0**21  # a row has knots up to this mean context; beyond, the last line goes on
+ROWS_TOGETHER = 64  # rows that are tabulated at once: 64 take four times as long as one
+
+
+class DecodeRows:
+    """The rows of a model's layers, worked out as they are asked for; straight between knots that are close enough."""
+
+    def __init__(self, table: DecodeTable, layers: int) -> None:
+        octaves = np.log2(LONGEST_KNOT)
+        knots = np.unique(np.round(2.0 ** np.linspace(0.0, octaves, int(octaves * KNOTS_PER_OCTAVE) + 1)))
+        self._table = table
+        self._layers = layers
+        self._knots: Array = np.union1d(knots, np.asarray(table.surface.axes[1].values)[1:])
+        self._ends: Array = np.append(self._knots[1:-1], inf)
+        self._together: dict[int, tuple[Array, Array]] = {}
+
+    def lines(self, seqs: int) -> Lines:
+        block, place = divmod(seqs - 1, ROWS_TOGETHER)
+        found = self._together.get(block)
+        if found is None:
+            found = self._together[block] = self._tabulate(block * ROWS_TOGETHER + 1)
+        first_s, slope_s = found
+        return _flat(self._ends * seqs), _flat(first_s[place]), _flat(slope_s[place])
+
+    def _tabulate(self, least: int) -> tuple[Array, Array]:
+        """First seconds and slopes of the rows from `least` decodes on."""
+        knots, seqs = self._knots, np.arange(least, least + ROWS_TOGETHER, dtype=np.float64)[:, np.newaxis]
+        seconds = self._layers * 1e-6 * self._table.us_many(seqs, knots)
+        slope_s = np.diff(seconds) / np.diff(knots) / seqs  # for a token of context
+        return seconds[:, :-1] - slope_s * knots[:-1] * seqs, slope_s
+
+
+def _flat(row: Array) -> array[float]:
+    return array("d", row.tobytes())

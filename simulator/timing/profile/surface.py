@@ -2,15 +2,82 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timing.profile.arithmetic import FADE_OCTAVES, Knots, PlainCurve, on_curve
-from simulator.timing.profile.lookup import Lookup
-from simulator.timing.profile.physics import Physics
+from simulator.timing.arithmetic import FADE_OCTAVES, TILE, Kernel, Knots, Lookup, PlainCurve, Weights, on_curve
+
+# The form of a kernel's time: a launch, work that adds up, and the slowest resource.
+#     us = constant + sum(coefficient x feature) + pnorm(roof, roof, ...),   roof = sum(coefficient x feature)
+#
+# All coefficients are at least 0, so a step that does more never takes less. Features are counts of a step; a
+# coefficient is microseconds for one of them. With p = 1 resources are used one after another, with a large p at
+# once.
+
+Sum = tuple[tuple[str, float], ...]  # coefficients by feature, in a fixed order: floats are added in it
+
+
+@dataclass(frozen=True, slots=True)
+class Physics:
+    """A kernel's time in microseconds. Features may be numbers, or arrays of equal shape."""
+
+    constant_us: float
+    terms: Sum = ()
+    roofs: tuple[Sum, ...] = ()
+    p: float = 4.0
+
+    def us(self, features: Mapping[str, Any]) -> Any:
+        """Microseconds for these features: a float for numbers, an array for arrays."""
+        total: Any = self.constant_us
+        for name, coefficient in self.terms:
+            total = total + coefficient * features[name]
+        if not self.roofs:
+            return total
+        powers: Any = 0.0
+        for roof in self.roofs:
+            work: Any = 0.0
+            for name, coefficient in roof:
+                work = work + coefficient * features[name]
+            if len(self.roofs) == 1:
+                return total + work
+            powers = powers + work**self.p
+        return total + powers ** (1.0 / self.p)
+
+    def kernel(self, features: Sequence[str]) -> Kernel:
+        """This physics for numbers in this order. ValueError where one is not among them."""
+
+        def placed(coefficients: Sum) -> Weights:
+            return tuple((features.index(name), coefficient) for name, coefficient in coefficients)
+
+        p = self.p if len(self.roofs) > 1 else 1.0  # of one roof the norm is the roof itself
+        return self.constant_us, placed(self.terms), tuple(placed(roof) for roof in self.roofs), p
+
+
+def decode_features(seqs: Any, context: Any) -> dict[str, Any]:
+    """Counts of batches of equal decodes."""
+    return {"seqs": seqs, "keys": seqs * context, "chain": context}
+
+
+def prompt_features(
+    chunks: Any, tokens: Any, pairs: Any, longest: Any, seqs: Any, context: Any, knee_keys: float = inf
+) -> dict[str, Any]:
+    """Counts of steps with prompt chunks."""
+    keys = seqs * context
+    return {
+        "seqs": seqs,
+        "keys": keys,
+        "missed": keys * np.clip(np.log2(np.maximum(keys / knee_keys, 0.25)) + 0.5, 0.0, 1.0),
+        "pairs": pairs,
+        "tokens": tokens,
+        "tiles": (chunks + seqs) * -(-tokens // (chunks * TILE)),
+        "chain": np.maximum(longest, context),
+    }
+
+
+# Tables.
 
 Array = NDArray[np.float64]
 
@@ -110,7 +177,7 @@ class Surface:
 
 
 def find_many(axis: SurfaceAxis, values: Array) -> tuple[NDArray[np.int64], Array]:
-    """`simulator.timing.profile.arithmetic.find` for an array."""
+    """`simulator.timing.arithmetic.find` for an array."""
     places = np.asarray(axis.places)
     if len(places) < 2:
         return np.zeros(values.shape, dtype=np.int64), np.zeros(values.shape)
@@ -121,7 +188,7 @@ def find_many(axis: SurfaceAxis, values: Array) -> tuple[NDArray[np.int64], Arra
 
 
 def outside_many(axis: SurfaceAxis, values: Array) -> Array:
-    """`simulator.timing.profile.arithmetic.octaves_outside` for an array."""
+    """`simulator.timing.arithmetic.octaves_outside` for an array."""
     low, high = axis.values[0], axis.values[-1]
     above = np.log2(np.maximum(values, high) / high) if high > 0 else np.where(values > high, FADE_OCTAVES, 0.0)
     below = np.log2((low + axis.unit) / (np.clip(values, 0.0, low) + axis.unit))

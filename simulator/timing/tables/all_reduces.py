@@ -17,9 +17,7 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Array, Curve, make_curve
 from simulator.timing.roofline_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
-from simulator.timing.tables.lenders import first, marked
-from simulator.timing.tables.part_sources import EXTRAPOLATED, MEASURED, PartSource
-from simulator.timing.tables.table_schema import Tables
+from simulator.timing.tables.table_schema import EXTRAPOLATED, MEASURED, PartSource, Tables, first, marked
 
 LEAST_MEASURED = 4
 """Fewer GPUs say too little of all-reduces among many."""

@@ -12,43 +12,39 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
+from simulator.hardware.model import NVFP4_BYTES
 from simulator.hardware.models import Model
-from simulator.hardware.precision import NVFP4_BYTES
-from simulator.timing.profile.experts import RoutedExperts
-from simulator.timing.profile.physics import decode_features
-from simulator.timing.profile.profile_schema import Profile
-from simulator.timing.profile.profile_scope import expert_precision, kv_precision, precision, shapes
-from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Array, Curve, Surface, flat, mesh, scaled
+from simulator.timing.profile.kernels import Attention, DecodeTable, PrefillTable, RoutedExperts, Skew
+from simulator.timing.profile.profile_schema import Profile, expert_precision, kv_precision, precision, shapes
+from simulator.timing.profile.surface import Array, Curve, Surface, decode_features, flat, mesh, scaled
 from simulator.timing.tables.all_reduces import all_reduces, with_norms
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
+    PACKED,
     Found,
+    beside_factor,
     decode_physics,
     decode_us,
+    estimated_skew,
     find_table,
     prompt_counts,
     prompt_physics,
     prompt_us,
 )
-from simulator.timing.tables.decodes_beside import PACKED, beside_factor
-from simulator.timing.tables.estimated_skew import estimated_skew
-from simulator.timing.tables.expert_tables import ExpertTables, beside
-from simulator.timing.tables.latent import latent_attention
-from simulator.timing.tables.lenders import as_under, first, marked, with_products
-from simulator.timing.tables.linear import linear_attention
-from simulator.timing.tables.part_sources import (
-    ASSUMED,
-    BORROWED,
-    ESTIMATED,
-    EXTRAPOLATED,
-    INTERPOLATED,
-    MEASURED,
-    NOTHING,
-    UNEQUAL,
-    PartSource,
+from simulator.timing.tables.experts import (
+    AUTO,
+    EVEN,
+    ExpertTables,
+    FoundExperts,
+    beside,
+    chooses_experts,
+    errors_of_experts,
+    has_experts,
+    routed_experts,
+    seen_beside,
 )
+from simulator.timing.tables.latent import latent_attention
+from simulator.timing.tables.linear import linear_attention
 from simulator.timing.tables.products import (
     BLOCKS,
     WEIGHT_BYTES,
@@ -58,18 +54,24 @@ from simulator.timing.tables.products import (
     product_curve,
     with_blocks,
 )
-from simulator.timing.tables.routed_experts import (
-    AUTO,
-    EVEN,
-    FoundExperts,
-    chooses_experts,
-    errors_of_experts,
-    has_experts,
-    routed_experts,
+from simulator.timing.tables.table_schema import (
+    ASSUMED,
+    BORROWED,
+    ESTIMATED,
+    EXTRAPOLATED,
+    INTERPOLATED,
+    MEASURED,
+    NOTHING,
+    UNEQUAL,
+    HeadTable,
+    PartSource,
+    Tables,
+    as_under,
+    engine_of,
+    first,
+    marked,
+    with_products,
 )
-from simulator.timing.tables.shared_experts import seen_beside
-from simulator.timing.tables.table_files import engine_of
-from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""

@@ -22,15 +22,24 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.hardware.layer_types import MAMBA
+from simulator.hardware.model import MAMBA
 from simulator.hardware.models import Model
-from simulator.timing.documents import DocumentKind
+from simulator.timing.profile.profile_schema import DocumentKind
 from simulator.timing.profile.surface import Array
 from simulator.timing.roofline_cost import STATE_BYTES
-from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.part_sources import ESTIMATED, MEASURED, PartSource
-from simulator.timing.tables.table_files import VersionTables, header, nearest_versions, unscaled
-from simulator.timing.tables.table_schema import Heads, Tables
+from simulator.timing.tables.table_schema import (
+    ESTIMATED,
+    MEASURED,
+    Heads,
+    PartSource,
+    Tables,
+    VersionTables,
+    fill,
+    header,
+    nearest_versions,
+    steadiness,
+    unscaled,
+)
 
 SCHEMA = "batchlab linear tables"
 VERSION = 1

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from simulator.hardware.layer_types import MAMBA
+from simulator.hardware.model import MAMBA
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, make_curve, mesh
 from simulator.timing.roofline_cost import ACTIVATION_BYTES

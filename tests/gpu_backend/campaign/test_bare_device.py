@@ -13,9 +13,9 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 
 from sortedcontainers import SortedDict as Real
 
-from gpu_backend.campaign import carried
-from gpu_backend.campaign.carried import SortedDict, carry
 from tests.command import ROOT
+from tools.campaign import carried
+from tools.campaign.carried import SortedDict, carry
 
 ABSENT = (
     "annotated_types", "jinja2", "markupsafe", "matplotlib", "pandas", "pydantic", "pydantic_core", "pyarrow", "pytest",
@@ -32,9 +32,9 @@ import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in {absent!r} else real(name, *more)
 sys.meta_path.insert(0, Absent())
-from gpu_backend.campaign.carried import carry
+from tools.campaign.carried import carry
 assert carry() is None
-from gpu_backend.campaign.run import main
+from tools.campaign.run import main
 sys.exit(main({arguments!r}))
 """
 

@@ -14,17 +14,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from calibration.rows import read_rows
-from gpu_backend.bench import kernel_bench
-from gpu_backend.bench.cases import cases, fp8_cases
-from gpu_backend.bench.device_checks import CHECKS
-from gpu_backend.campaign import fp8, run
-from gpu_backend.campaign.job import DeadDeviceError, Job
-from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
-from gpu_backend.campaign.parts import PARTS
-from gpu_backend.campaign.plan import TOTAL_S, plan, table
-from gpu_backend.campaign.setting import name_of, setting_of
-from simulator.lockstep.lockstep_csv import read_csv
+from simulator.lockstep.step_errors import read_csv
 from tests.gpu_backend.counted import count_work
+from tools.campaign import parts, run
+from tools.campaign.job import MOST_TRIES, DeadDeviceError, Job, Journal, Section, name_of, setting_of
+from tools.campaign.parts import PARTS
+from tools.campaign.run import TOTAL_S, plan, table
+from tools.kernel_bench import speed
+from tools.kernel_bench.cases import cases, fp8_cases
+from tools.kernel_bench.device_checks import CHECKS
 
 
 def campaign(out: Path, *more: str) -> int:
@@ -39,12 +37,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "plan", lambda: [replace(part, budget_s=1e6) for part in plan()])
     for name in list(CHECKS)[1:]:
         monkeypatch.delitem(CHECKS, name)
-    monkeypatch.setattr(kernel_bench, "cases", lambda scale: cases(scale)[3:5])
-    monkeypatch.setattr(fp8, "LIMITS", (2, 32, 16))
-    monkeypatch.setattr(fp8, "TOKENS", (1,))
-    monkeypatch.setattr(kernel_bench, "fp8_cases", lambda scale: fp8_cases(scale)[4:])
-    whole = kernel_bench.variants
-    monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
+    monkeypatch.setattr(speed, "cases", lambda scale: cases(scale)[3:5])
+    monkeypatch.setattr(parts, "LIMITS", (2, 32, 16))
+    monkeypatch.setattr(parts, "TOKENS", (1,))
+    monkeypatch.setattr(speed, "fp8_cases", lambda scale: fp8_cases(scale)[4:])
+    whole = speed.variants
+    monkeypatch.setattr(speed, "variants", lambda choice=None: whole(choice)[:2])
 
 
 @pytest.mark.long
@@ -125,7 +123,7 @@ def test_killed_anywhere_it_goes_on(
 
 def test_a_kernel_that_fails_costs_its_case_alone(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick
-    real = kernel_bench.stand_in
+    real = speed.stand_in
 
     class TritonError(Exception):
         """No RuntimeError, as Triton's own are none."""
@@ -135,7 +133,7 @@ def test_a_kernel_that_fails_costs_its_case_alone(quick: None, tmp_path: Path, m
             raise TritonError("out of resource: shared memory")
         return real(case, *more)
 
-    monkeypatch.setattr(kernel_bench, "stand_in", stand_in)
+    monkeypatch.setattr(speed, "stand_in", stand_in)
     assert campaign(tmp_path, "--parts", "ceilings,cases,latency") == 0
     rows = json.loads((tmp_path / "cpu" / "cases.json").read_text())
     ours = {row["case"]: row for row in rows if row["kernel"] == "batchlab"}
@@ -169,7 +167,7 @@ def test_a_dead_device_starts_another_process(quick: None, tmp_path: Path, monke
     monkeypatch.setattr("os.execv", lambda path, arguments: started.append(arguments))
     monkeypatch.setenv(run.RESTARTS, "0")
     campaign(tmp_path, "--parts", "latency")
-    assert started[0][1:5] == ["-m", "gpu_backend.campaign", "--device", "cpu"]
+    assert started[0][1:5] == ["-m", "tools.campaign", "--device", "cpu"]
     for _ in range(5):
         campaign(tmp_path, "--parts", "latency")
     assert len(started) == run.MOST_RESTARTS, "not for ever"
@@ -193,7 +191,7 @@ def test_an_error_lets_go_of_what_its_frames_hold() -> None:
 
     with pytest.raises(RuntimeError) as raised:
         deep()
-    assert kernel_bench.said(raised.value) == "RuntimeError: outer"
+    assert speed.said(raised.value) == "RuntimeError: outer"
     assert seen[0]() is None, "though the error itself is still there"
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import height, highest, log_times, plain_numbers, plain_times, time_text
-from reports.drawing.coincide import coinciding, said
-from reports.drawing.style import look, styles
+from reports.axes import coinciding, height, highest, log_times, plain_numbers, plain_times, said, time_text
+from reports.picture import look, styles
 from reports.plots.bars import latency_bars
 from reports.plots.cdf import CdfCurve, cdf, quantities, top_percent
 from reports.plots.timeline import Band, apart

@@ -6,10 +6,9 @@ import re
 import pytest
 from matplotlib.figure import Figure
 
-from reports.drawing.marks import Mark, Painted, Series, in_series, some
-from reports.drawing.style import Picture, draw
-from reports.html.inline_svg import inline
-from reports.interactive.packed import json_text, marks_data
+from reports.html.page_data import json_text, marks_data
+from reports.html.pieces import inline
+from reports.picture import Mark, Painted, Picture, Series, draw, in_series, some
 
 NASTY = "</script><script>alert(1)</script>"
 CORNERS = ((1.0, 3.0), (2.0, 4.0))

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from reports.drawing.style import CARD, OTHERS, draw, look, mix, shorten, styles
+from reports.picture import CARD, OTHERS, draw, look, mix, shorten, styles
 from simulator.policies import built_in_policies, style_of
 
 BUILT_IN = {name: style for name in built_in_policies() if (style := style_of(name)) is not None}

@@ -9,12 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from reports.drawing.axes import highest
-from reports.drawing.style import draw, styles
+from reports.axes import highest
 from reports.html import pieces as html
-from reports.html.inline_svg import inline
-from reports.interactive.data import MOST_STAYS, PERCENTILES, page_data
-from reports.interactive.packed import json_text, rounded, steps_between
+from reports.html.page_data import MOST_STAYS, PERCENTILES, json_text, page_data, rounded, steps_between
+from reports.html.pieces import inline
+from reports.picture import draw, styles
 from reports.plots.cdf import curves
 from tests.reports.drawing.test_style import paint
 from tests.reports_maker import continuous, static
@@ -125,7 +124,7 @@ def test_the_script_is_given_what_the_pictures_show() -> None:
 
 def test_many_stays_are_cut_to_a_stretch_around_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_STAYS > 1000
-    monkeypatch.setattr("reports.interactive.data.MOST_STAYS", 40)
+    monkeypatch.setattr("reports.html.page_data.MOST_STAYS", 40)
     run = ("continuous", continuous(200))
     data = page_data([run], styles([run[:1] * 2]), [curves(*run, None)])["slots"]
     assert len(data["runs"][0]["slot"]) <= 40

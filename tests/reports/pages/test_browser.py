@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.drawing.plot import ReportRun
 from reports.pages.lockstep_report import LockstepReport, write_lockstep
 from reports.pages.plan_report import PlanPage, Searched
 from reports.pages.plan_report import write_report as write_plan_report
 from reports.pages.run_report import write_report
 from reports.pages.validation_report import write_validation
+from reports.picture import ReportRun
 from reports.sweep.points import SweepAxis, SweepResult
 from reports.sweep.sweep_report import write_sweep_report
-from reports.tables.request_tables import TableRows
-from simulator.lockstep.lockstep_csv import read_csv
+from reports.tables.details import TableRows
+from simulator.lockstep.step_errors import read_csv
 from simulator.metrics.summary import summarize
 from tests.browser import Opened, chromium
 from tests.reports.pages.test_plan_report import GRID

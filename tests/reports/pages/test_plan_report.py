@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
-from reports.pages.plan_report import PlanPage, Searched, limit_words, search_picture, write_report
-from reports.tables.request_tables import TableRows
+from reports.pages.plan_report import (
+    OverKeys,
+    PlanPage,
+    Searched,
+    limit_words,
+    over_keys_picture,
+    search_picture,
+    write_report,
+)
+from reports.tables.details import TableRows
 from tests.reports.plots.test_pictures import everything
 
 GRID = OverKeys(

@@ -10,17 +10,14 @@ from unittest import mock
 import pytest
 from markupsafe import Markup
 
-from reports.drawing.plot import ReportRun
-from reports.drawing.style import Picture, draw, styles
-from reports.files import write
 from reports.html import pieces as html
-from reports.html.inline_svg import inline
+from reports.html.pieces import inline
 from reports.pages import run_report as build
 from reports.pages.run_report import plots, write_report
-from reports.tables.definitions import METRICS_TABLE, OTHER_TOOLS
-from reports.tables.request_tables import TableRows
+from reports.picture import Picture, ReportRun, draw, styles, write
+from reports.tables.details import METRICS_TABLE, OTHER_TOOLS, TableRows
 from simulator.errors import InputError
-from simulator.metrics.slo import Slo
+from simulator.metrics.latency import Slo
 from simulator.metrics.summary import summarize
 from tests.reports.drawing.test_style import paint
 from tests.reports_maker import continuous, static

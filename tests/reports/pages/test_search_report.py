@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reports.pages.search_report import SearchPage, write_report
-from reports.tables.request_tables import TableRows
+from reports.tables.details import TableRows
 
 ROWS = TableRows(("metric", "own policy", "found"), (("goodput", "1", "2"),))
 

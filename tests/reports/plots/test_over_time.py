@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from reports.drawing.style import styles
+from reports.picture import styles
 from reports.plots.balance import BUCKETS, balance, loads
 from reports.plots.fairness import GAP, fairness, has_classes, parts_between_gaps, waits_by_class
 from reports.plots.occupancy import LARGEST, occupancy, occupied

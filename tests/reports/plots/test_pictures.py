@@ -7,17 +7,16 @@ import pytest
 from matplotlib.figure import Figure
 
 import scenarios
-from reports.drawing.axes import latency_axis, log_numbers, plain_numbers
-from reports.drawing.style import Picture, Style, look, styles
+from reports.axes import latency_axis, log_numbers, plain_numbers
+from reports.picture import Picture, Style, look, styles
 from reports.plots import gantt as gantt_module
 from reports.plots.bars import latency_bars, throughput_bars
 from reports.plots.cdf import GRID, CdfCurve, cdf, curves, quantities
 from reports.plots.gantt import gantt
 from reports.plots.timeline import STEP_BUCKETS, band, shown_until, step_band, strips, timeline
 from reports.verdict.shown_metrics import Summaries
-from simulator.metrics.latency import itl, ttft_s
+from simulator.metrics.latency import Slo, itl, ttft_s
 from simulator.metrics.series import Points, StepFunction, queue_depth, step_time
-from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Records

@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.sweep.best import best_points, keeps_slo
 from reports.sweep.front import front_table
-from reports.sweep.knee import knee
 from reports.sweep.load import knee_table
-from reports.sweep.pareto import TRADES, trades
-from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
+from reports.sweep.points import TRADES, SweepAxis, SweepPoint, SweepResult, best_points, keeps_slo, knee, trades
 from reports.tables.terminal import PLAIN
 from reports.verdict.shown_metrics import Summary
-from scenarios.cli.report_sweeps import best
+from scenarios.cli.report import best
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue, summary
 
 SPEED, COST = TRADES

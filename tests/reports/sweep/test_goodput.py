@@ -3,8 +3,7 @@
 import math
 
 from reports.sweep.front import front_pictures
-from reports.sweep.lines import lines_over_load
-from reports.sweep.load import goodput_picture, load_picture, throughput_picture
+from reports.sweep.load import goodput_picture, lines_over_load, load_picture, throughput_picture
 from reports.sweep.points import SweepAxis
 from reports.verdict.shown_metrics import Summary
 from tests.reports.plots.test_pictures import everything

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.drawing.shades import printed, shading
-from reports.sweep.best import best_points
+from reports.axes import printed, shading
 from reports.sweep.heatmap import heatmaps
-from reports.sweep.lines import colours
-from reports.sweep.load import load_picture
-from reports.sweep.points import SweepAxis
+from reports.sweep.load import colours, load_picture
+from reports.sweep.points import SweepAxis, best_points
 from reports.sweep.sweep_report import best_table, best_words, write_sweep_report
 from reports.units import short
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue, summary

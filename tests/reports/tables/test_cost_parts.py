@@ -6,7 +6,7 @@ import scenarios
 from reports.html import pieces as html
 from reports.pages import run_report as build
 from reports.tables.basis import cost_rows, cost_tables
-from scenarios.runs.step_time_sensitivity import sensitivity_words
+from scenarios.runs.runner import sensitivity_words
 from tests.scenarios.runs.test_runner import small
 
 HOST = {"step_s": 3e-4, "per_seq_s": 1.5e-5, "from": "vLLM 0.15 to 0.18: ITL less kernels"}

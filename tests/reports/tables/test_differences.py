@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.tables.differences import KEYS, difference_table, differences
-from simulator.metrics.seed_intervals import metric_difference
+from reports.tables.details import KEYS, difference_table, differences
+from simulator.metrics.confidence import metric_difference
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records, Status
-from simulator.statistics.intervals import Interval
+from simulator.statistics import Interval
 from tests.records_maker import single_server
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from reports.tables.verdict_table import verdict_table
-from reports.verdict.predicted import ends_of, prediction_note
+from reports.tables.verdict_table import ends_of, prediction_note, verdict_table
 
 TTFT, RATE = "mean_ttft_ms", "request_throughput"
 

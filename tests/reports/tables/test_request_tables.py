@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.tables.request_tables import ByClass, class_table, class_words, rejection_table, starvation_table
-from simulator.metrics.slo import Slo
+from reports.tables.details import ByClass, class_table, class_words, rejection_table, starvation_table
+from simulator.metrics.latency import Slo
 from simulator.metrics.summary import summarize_by_class
 from simulator.results.records import Records, Status
 from tests.columns import as_floats, as_ints

@@ -7,11 +7,9 @@ import pytest
 
 from reports.tables.terminal import Terminal
 from reports.tables.verdict_table import MARK, cells, note, shown, verdict_table
-from reports.verdict.shown_metrics import BLOCKS, COLUMNS, Summaries, Summary
-from reports.verdict.significance import best, estimate, is_real, joined, ranked
-from simulator.metrics.slo import Slo
-from simulator.metrics.summary import summarize
-from simulator.metrics.table import METRICS
+from reports.verdict.shown_metrics import BLOCKS, COLUMNS, Summaries, Summary, best, estimate, is_real, joined, ranked
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS, summarize
 from tests.reports_maker import continuous, static
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

@@ -5,12 +5,12 @@ import math
 import numpy as np
 
 from reports.tables.verdict_table import verdict_table
-from reports.verdict.run_length import own_intervals, too_few_words
+from reports.verdict.sentences import own_intervals, too_few_words
 from reports.verdict.shown_metrics import Summaries
 from reports.verdict.slo_targets import Facts, facts
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
-from simulator.statistics.percentiles import PercentileInterval
+from simulator.statistics import PercentileInterval
 from tests.records_maker import single_server
 
 ENOUGH = PercentileInterval(200.0, 180.0, 230.0, 4_000, 3_500)

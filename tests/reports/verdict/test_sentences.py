@@ -7,10 +7,9 @@ import pytest
 from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import Summaries, Summary
 from reports.verdict.slo_targets import Facts, Miss, slo_text
-from simulator.metrics.latency import LATENCIES
+from simulator.metrics.latency import LATENCIES, Slo
 from simulator.metrics.outcomes import Outcome, entries
-from simulator.metrics.overload import Overload
-from simulator.metrics.slo import Slo
+from simulator.metrics.waits import Overload
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 TARGET = Slo(targets={"p99_ttft_ms": 1000.0})

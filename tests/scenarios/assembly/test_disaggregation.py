@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from scenarios.runs.runner import run
 from scenarios.runs.storage.saved_run import read_run
 from scenarios.schema.loader import load

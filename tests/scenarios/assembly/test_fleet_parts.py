@@ -12,7 +12,7 @@ import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.assembly.fleet_parts import build_router
 from scenarios.assembly.groups import groups_of
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from scenarios.runs.storage.saved_run import read_run
 from scenarios.schema.loader import load, shipped
 from simulator.errors import InputError
@@ -80,7 +80,7 @@ def test_a_run_says_what_each_replica_and_group_did(tmp_path: Path) -> None:
 
 
 def test_costs_of_unlike_groups_add_up() -> None:
-    from scenarios.assembly.gpu_bill import cost_per_million
+    from scenarios.assembly.groups import cost_per_million
     from simulator.hardware.gpus import GPUS
 
     per_hour = [GPUS[gpu].usd_per_hour for gpu in ("h200", "a100-80gb")]
@@ -132,7 +132,7 @@ def test_a_random_router_draws_by_the_seed_alone() -> None:
 
 
 def test_draws_are_even() -> None:
-    from simulator.fleet.draws import Draws
+    from simulator.fleet.router import Draws
 
     draws = Draws(np.random.Generator(np.random.PCG64(3)))
     counts = np.bincount([draws.below(7) for _ in range(70_000)], minlength=7)
@@ -175,7 +175,7 @@ def test_resolving_twice_is_the_identity() -> None:
 
 
 def test_a_table_has_a_line_a_replica_or_a_group_where_they_are_many() -> None:
-    from reports.tables.request_tables import replica_table
+    from reports.tables.details import replica_table
 
     few = scenarios.run(fleet({"name": "new"}, OLD)).records
     many = scenarios.run(fleet({"name": "new", "replicas": 15}, OLD)).records

@@ -8,11 +8,10 @@ import pytest
 from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
 from scenarios.from_server import make
+from scenarios.plan.answer import deploy, deployed
 from scenarios.plan.bottleneck import shares
-from scenarios.plan.candidate import Candidate, make_candidate
-from scenarios.plan.deploy import deploy, deployed
+from scenarios.plan.candidate import Candidate, make_candidate, space
 from scenarios.plan.goal import parse_goal
-from scenarios.plan.space import space
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -20,8 +19,8 @@ from scenarios.servers.manifests import Deployed, files_of
 from scenarios.servers.sources import read_source
 from simulator.errors import InputError
 from simulator.hardware.stages import stages_of
+from simulator.timing.added import Loras
 from simulator.timing.cost import StepShape
-from simulator.timing.lora import Loras
 from tests.scenarios.plan.cases import laboratory
 
 

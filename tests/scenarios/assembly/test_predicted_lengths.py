@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scenarios.assembly.predicted_lengths import predict
-from scenarios.schema.predictor import ClassMeanPredictor, NoisyPredictor, NoPredictor, OraclePredictor
+from scenarios.schema.client import ClassMeanPredictor, NoisyPredictor, NoPredictor, OraclePredictor
 from simulator.workload import Ints, Workload
 
 COUNT = 20_000

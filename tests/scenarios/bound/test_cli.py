@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS
 from tests.command import SMALL, batchlab, small
 
 

@@ -8,8 +8,8 @@ import pytest
 import scenarios
 from scenarios.assembly.replica_parts import build
 from scenarios.bound.bound import bound
-from scenarios.bound.held import HeldBlocks
-from simulator.metrics.table import METRICS
+from scenarios.bound.charges import HeldBlocks
+from simulator.metrics.summary import METRICS
 from tests.traffic import one_class
 
 MODELS: dict[str, dict[str, Any]] = {

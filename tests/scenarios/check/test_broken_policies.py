@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scenarios.check import law_trial
+from scenarios.check.cases import random_case
 from scenarios.check.check_policy import LAWS, WARNINGS, check_policy
-from scenarios.check.draw_case import random_case
 from scenarios.check.experiment import Breach
 from scenarios.check.law_trial import make_trial
 from scenarios.schema.loader import load

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scenarios.check.cases import RandomCase, RandomRequest
 from scenarios.check.check_policy import LAWS, broken_laws, check_policy
 from scenarios.check.law_trial import Trial, make_trial
-from scenarios.check.laws.causality import other_lengths
-from scenarios.check.laws.repetition import same
-from scenarios.check.random_case import RandomCase, RandomRequest
+from scenarios.check.laws import other_lengths, same
 from scenarios.schema.loader import load
 from simulator.memory.blocks import BlockManager
 from simulator.results.records import Status

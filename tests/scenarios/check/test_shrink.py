@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from scenarios.check.random_case import Cost, RandomCase, RandomRequest, as_yaml
-from scenarios.check.shrink import shrink
+from scenarios.check.cases import Cost, RandomCase, RandomRequest, as_yaml, shrink
 from scenarios.schema.source.yaml_source import parse_yaml
 
 LARGE = RandomCase(

@@ -14,7 +14,7 @@ from tests.command import ROOT
 ONE = """\
 import sys
 from pathlib import Path
-from scenarios.cli.byte_code import keep_byte_code
+from scenarios.cli.app import keep_byte_code
 keep_byte_code(Path(sys.argv[1]))
 from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
@@ -85,4 +85,4 @@ def test_the_command_starts_and_ends_with_little(tmp_path: Path) -> None:
     environment = {**clean, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", WHOLE]
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[1:] == ["1 scenarios.cli.byte_code", "True"]
+    assert done.stdout.splitlines()[1:] == ["1 scenarios.cli.app", "True"]

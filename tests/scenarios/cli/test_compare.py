@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reports.drawing.plot import ReportRun
+from reports.picture import ReportRun
 from simulator.policies import COMPARED
 from tests.command import batchlab, small, tree
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.evidence import Evidence, Timeline, covered
 from scenarios.diagnosis.late import Late, late_requests
-from scenarios.diagnosis.rules.memory_bound import gain_of
+from scenarios.diagnosis.rules.memory import gain_of
 from scenarios.diagnosis.rules.prefix_cache import seen_before
 from scenarios.diagnosis.rules.starvation import passed_over_s
-from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run
 from simulator.memory.block_keys import BlockKeys, Chains

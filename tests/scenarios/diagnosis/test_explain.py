@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from docs.writers.findings import page
+from scenarios.diagnosis.diagnose import changed
 from scenarios.diagnosis.rules import RULES
-from scenarios.diagnosis.what_if import changed
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from tests.command import ROOT, batchlab, small, tree

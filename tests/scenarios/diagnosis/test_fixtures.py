@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.diagnosis.diagnose import explain
 from scenarios.diagnosis.finding import Findings
 from scenarios.diagnosis.rules import RULES
-from scenarios.diagnosis.what_if import explain
 from scenarios.diagnosis.words import headline, outcome, short
 from scenarios.schema.loader import load
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy import stats
 
-from scenarios.generate import arrivals, rate_clock
-from scenarios.schema.any_arrival import ArrivalConfig
+from scenarios.generate import arrivals
+from scenarios.random_draws import stream
 from scenarios.schema.arrivals.weibull import weibull_shape
-from scenarios.streams import stream
+from scenarios.schema.client import ArrivalConfig
 from simulator.errors import InputError
 from simulator.workload import Floats
 
@@ -332,7 +332,7 @@ def test_expected_arrivals_through_outages_that_come_again() -> None:
 
 @given(FACTORS, st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_clock_and_its_inverse_agree(points: list[tuple[int, float]], readings: list[float]) -> None:
-    clock = rate_clock.from_profile(tuple(sorted(points, key=lambda point: point[0])))
+    clock = arrivals.from_profile(tuple(sorted(points, key=lambda point: point[0])))
     readings.sort()
     for reading, time_s in zip(readings, clock.times(np.array(readings)), strict=True):
         if math.isinf(time_s):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.generate import GeneratedWorkload, generate
-from scenarios.streams import stream
+from scenarios.random_draws import stream
 from simulator.errors import InputError
 from simulator.workload import Workload
 from tests.examples import examples
@@ -68,7 +68,7 @@ def test_same_seed_same_bits_and_another_seed_others(end: dict[str, float]) -> N
 
 def test_same_bits_in_another_process() -> None:
     script = (
-        "from scenarios.streams import stream;"
+        "from scenarios.random_draws import stream;"
         "print(stream(7, 'chat', 'input').random(3).tobytes().hex())"
     )  # fmt: skip
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()

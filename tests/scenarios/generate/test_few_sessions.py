@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scenarios.generate import GeneratedWorkload, classes, generate
-from scenarios.generate.requests import draw_requests
+from scenarios.generate.classes import draw_requests
 from simulator.workload import Workload
 from tests.scenarios.generate.test_subagents import CLASS, OPEN
 

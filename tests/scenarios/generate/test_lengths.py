@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from scenarios import normal
+from scenarios import random_draws
 from scenarios.generate.lengths import draw_lengths
-from scenarios.schema.lengths import LengthConfig
-from scenarios.streams import stream
+from scenarios.random_draws import stream
+from scenarios.schema.distributions import LengthConfig
 from simulator.workload import Ints
 
 ADAPTER: TypeAdapter[LengthConfig] = TypeAdapter(LengthConfig)
@@ -41,12 +41,14 @@ def test_normal_inverse_agrees_with_scipy() -> None:
     p = np.concatenate(
         (np.linspace(1e-6, 1 - 1e-6, 10_001), 10.0 ** -np.arange(7, 300, 5.0), 1 - 2.0 ** -np.arange(8, 54))
     )
-    assert np.allclose(normal.inverse_cdf(p), stats.norm.ppf(p), rtol=1e-13, atol=1e-15)
-    assert normal.inverse_cdf(np.array([0.0, 0.5, 1.0])).tolist() == [-math.inf, 0.0, math.inf]
-    assert normal.quantile(0.99) == pytest.approx(2.3263478740408408, rel=1e-15)
+    assert np.allclose(random_draws.inverse_cdf(p), stats.norm.ppf(p), rtol=1e-13, atol=1e-15)
+    assert random_draws.inverse_cdf(np.array([0.0, 0.5, 1.0])).tolist() == [-math.inf, 0.0, math.inf]
+    assert random_draws.quantile(0.99) == pytest.approx(2.3263478740408408, rel=1e-15)
     z = np.linspace(-30, 9, 1001)
-    assert np.allclose(normal.cdf_of(z), stats.norm.cdf(z), rtol=1e-12, atol=0)
-    assert [normal.cdf(z) for z in (-9.0, -1.0, 0.0, 2.5)] == pytest.approx(stats.norm.cdf([-9, -1, 0, 2.5]), rel=1e-13)
+    assert np.allclose(random_draws.cdf_of(z), stats.norm.cdf(z), rtol=1e-12, atol=0)
+    assert [random_draws.cdf(z) for z in (-9.0, -1.0, 0.0, 2.5)] == pytest.approx(
+        stats.norm.cdf([-9, -1, 0, 2.5]), rel=1e-13
+    )
 
 
 def test_fixed() -> None:

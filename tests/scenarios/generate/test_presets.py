@@ -10,10 +10,10 @@ from scipy import stats
 import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.generate.arrivals import expected_arrivals
-from scenarios.schema.any_arrival import ArrivalConfig
 from scenarios.schema.arrivals.closed_loop import ClosedLoop
 from scenarios.schema.arrivals.gamma import Gamma
-from scenarios.schema.lengths import LogNormalPareto
+from scenarios.schema.client import ArrivalConfig
+from scenarios.schema.distributions import LogNormalPareto
 from scenarios.schema.presets import PRESETS, PresetName
 from scenarios.schema.workload import ClassConfig
 from scenarios.traces import read_trace

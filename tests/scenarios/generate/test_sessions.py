@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from scenarios.generate import GeneratedWorkload, generate
-from scenarios.generate.durations import draw_times
-from scenarios.schema.durations import ExponentialTime, LogNormalTime, UniformTime
+from scenarios.generate.lengths import draw_times
+from scenarios.schema.distributions import ExponentialTime, LogNormalTime, UniformTime
 from simulator.workload import Workload
 
 LENGTHS = {"input": {"dist": "uniform", "min": 5, "max": 40}, "output": {"dist": "uniform", "min": 2, "max": 30}}

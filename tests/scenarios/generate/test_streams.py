@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.traces import read_trace
-from scenarios.traces.native_writer import write_native
+from scenarios.traces.convert import write_native
 from scenarios.traces.options import TraceOptions
 from simulator.request import PromptContent
 from simulator.workload import Workload

@@ -13,8 +13,8 @@ import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.runs.result import Result
 from scenarios.schema.scenario import Scenario
-from simulator.metrics.overload import overload
 from simulator.metrics.summary import summarize_by_class
+from simulator.metrics.waits import overload
 from simulator.workload import Workload
 
 LIBRARY = Path(scenarios.__file__).parent / "library"

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.parity.difference import after_plan, after_results
+from scenarios.parity import after_plan, after_results
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.real.settings import Memory, engine_settings, scenario_key
-from simulator.policies.real.tokens import TokenBlocks
+from simulator.policies.real.asked import Memory, TokenBlocks, engine_settings, scenario_key
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Drafting
+from simulator.speculative.speculation import Drafting, SpeculativeConfig
 from tests.command import Done, batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scenarios.plan.answer import deploy
 from scenarios.plan.bottleneck import CAUSES, shares
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.deploy import deploy
 from scenarios.plan.goal import parse_goal
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, find_model

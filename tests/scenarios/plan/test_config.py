@@ -4,7 +4,7 @@ import pytest
 
 from scenarios.plan.goal import chosen_goals
 from scenarios.plan.plan import make_plan
-from scenarios.studies.study_axes import parse_vary
+from scenarios.studies.study import parse_vary
 from tests.scenarios.plan.cases import CHAT, chat
 
 GRID = (16, 24, 32, 64, 128, 512)

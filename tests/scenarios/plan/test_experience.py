@@ -9,9 +9,9 @@ import pytest
 
 from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.candidate import firsts, make_candidate
-from scenarios.plan.experience import Experience, Known
 from scenarios.plan.goal import Goal, chosen_goals
 from scenarios.plan.plan import make_plan
+from scenarios.plan.rates import Experience, Known
 from scenarios.plan.trial import Trial
 from simulator.policies import rules_of
 from tests.scenarios.plan.cases import CHAT, chat

@@ -12,9 +12,17 @@ import pytest
 
 from scenarios.assembly.workloads import build_workload
 from scenarios.measured import read_measured
-from scenarios.plan.edge import edge_of_plan, edge_of_scenario
-from scenarios.plan.experiment import Run, experiment
-from scenarios.plan.experiment_files import block_tokens, commands, requests_of, vllm_command, write_experiment
+from scenarios.plan.experiment import (
+    Run,
+    block_tokens,
+    commands,
+    edge_of_plan,
+    edge_of_scenario,
+    experiment,
+    requests_of,
+    vllm_command,
+    write_experiment,
+)
 from scenarios.plan.goal import chosen_goals
 from scenarios.runs.runner import run as simulate
 from scenarios.schema.loader import load

@@ -4,8 +4,8 @@ import pytest
 
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import parse_goal
-from scenarios.plan.pessimism import AS_PRICED, longer
 from scenarios.plan.plan import make_plan
+from scenarios.plan.trial import AS_PRICED, longer
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from tests.scenarios.prediction.test_prediction import LINEAR, scenario

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.plan.answer import Plan
+from scenarios.plan.answer import Plan, write_plan
 from scenarios.plan.candidate import make_candidate
-from scenarios.plan.folder import write_plan
 from scenarios.plan.goal import chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.plan.text import below, sentence, table
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.study_axes import parse_vary
+from scenarios.studies.study import parse_vary
 from simulator.errors import InputError
 from tests.command import batchlab
 from tests.scenarios.plan.cases import CHAT, ONE_AT_A_TIME, chat
@@ -100,7 +99,7 @@ def test_a_metric_of_ones_own_is_a_goal_like_any_other(tmp_path: Path) -> None:
     """Here it is p99_ttft_ms under another name, and so it has the same answer."""
     path = tmp_path / "own.py"
     path.write_text(
-        "from simulator.metrics.table import METRICS\nfrom simulator.metrics.metric import Metric\n"
+        "from simulator.metrics.summary import METRICS\nfrom simulator.metrics.metric import Metric\n"
         "METRIC = Metric('late_ms', 'late', 'ms', '', METRICS['p99_ttft_ms'].of, -1)\n"
     )
     scenario = load({**ONE_AT_A_TIME, "measure": {"metrics": [f"{path}:METRIC"]}})
@@ -252,7 +251,7 @@ def test_the_nearest_miss_comes_first_with_its_remedy() -> None:
 
 def test_looks_around_where_nothing_is_varied() -> None:
     scenario = chat(engine={"policy": "chunked_prefill"}, hardware={"gpu": "h100", "tensor_parallel": 2})
-    from scenarios.plan.space import space
+    from scenarios.plan.candidate import space
 
     found = space(scenario, by_default=True).candidates
     settings = [candidate.settings for candidate in found]

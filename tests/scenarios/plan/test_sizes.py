@@ -1,8 +1,7 @@
 """Tensor parallel beside the GPUs of a plan."""
 
-from scenarios.plan.sizes import with_sizes
-from scenarios.plan.space import space
-from scenarios.studies.study_axes import parse_vary
+from scenarios.plan.candidate import space, with_sizes
+from scenarios.studies.study import parse_vary
 from tests.scenarios.plan.cases import chat
 
 GPU, SIZE = "hardware.gpu", "hardware.tensor_parallel"

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.plan.folder import write_plan
+from scenarios.plan.answer import write_plan
 from scenarios.plan.goal import chosen_goals
 from scenarios.plan.plan import make_plan
-from scenarios.plan.trial import Laboratory
-from scenarios.plan.tried import Tried
+from scenarios.plan.trial import Laboratory, Tried
 from scenarios.schema.loader import load
 from tests.command import batchlab
 from tests.scenarios.plan.cases import CHAT, chat

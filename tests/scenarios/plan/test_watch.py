@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.goal import parse_goal
+from scenarios.plan.goal import HopelessError, parse_goal, watcher
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Laboratory
-from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
 from simulator.results.records import Status
 from tests.examples import examples

@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios.plan.candidate import make_candidate
-from scenarios.plan.wording import money
+from scenarios.plan.text import money
 from tests.scenarios.plan.cases import chat
 
 

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 
 from scenarios.assembly.workloads import build_workload
-from scenarios.prediction.basis import BASES
-from scenarios.prediction.load import load_of
-from scenarios.prediction.prediction import COVERAGE
+from scenarios.prediction.prediction import BASES, COVERAGE, load_of, prediction_words
 from scenarios.prediction.residuals import OUTSIDE, check_coverage, shipped_residuals, traits_of
-from scenarios.prediction.words import prediction_words
 from scenarios.runs.runner import run, run_on
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.hardware.models import find_model
-from simulator.metrics.predicted import PREDICTED, PREDICTION
+from simulator.metrics.summary import PREDICTED, PREDICTION
 
 LINEAR = {"kind": "linear", "base_s": 5e-3, "per_token_s": 1e-5, "per_context_token_s": 1e-8}
 CLOSED = {"process": "closed_loop", "concurrency": 4}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from scenarios.runs.comparison import compare
 from scenarios.runs.result import Result
 from scenarios.runs.storage.saved_run import read_run

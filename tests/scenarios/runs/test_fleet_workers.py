@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 import scenarios
 from scenarios.assembly.workloads import build_workload
-from scenarios.runs.fleet_workers import Broken, Worker, WorkerPool
-from scenarios.runs.worker_processes import LokyProcess, RayActor, pool_maker
+from scenarios.runs.workers import Broken, LokyProcess, RayActor, Worker, WorkerPool, pool_maker
 from scenarios.schema.loader import load
 from simulator.errors import InputError
-from simulator.fleet.shard import Shard
+from simulator.fleet.windows import Shard
 from simulator.simulate import simulate_fleet
 from tests.examples import examples
 from tests.laws.fleets import Fleet, fleets

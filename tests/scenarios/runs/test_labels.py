@@ -3,7 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
-from scenarios.runs.labels import arrange
+from scenarios.runs.variants import arrange
 
 BASE: dict[str, Any] = {
     "name": "day",

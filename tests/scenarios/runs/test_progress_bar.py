@@ -3,7 +3,7 @@ from io import StringIO
 
 import pytest
 
-from scenarios.runs.progress_bar import BAR_EVERY_S, LINE_EVERY_S, Progress
+from scenarios.cli.flags import BAR_EVERY_S, LINE_EVERY_S, Progress
 
 
 class Terminal(StringIO):

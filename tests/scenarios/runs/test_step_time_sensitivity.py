@@ -9,13 +9,12 @@ import pytest
 
 import scenarios
 from scenarios.assembly.workloads import build_workload
-from scenarios.runs import step_time_sensitivity as sensitivity
+from scenarios.runs import runner as sensitivity
 from scenarios.runs.result import Result
-from scenarios.runs.runner import run_on
-from scenarios.runs.step_time_sensitivity import is_cheap, may_hang, sensitivity_words, step_times
+from scenarios.runs.runner import is_cheap, may_hang, run_on, sensitivity_words, step_times
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
-from simulator.timing.scaled import Scaled
+from simulator.timing.pipeline_cost import Scaled
 from tests.command import batchlab
 from tests.traffic import one_class
 

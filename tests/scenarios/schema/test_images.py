@@ -8,13 +8,13 @@ import pytest
 import scenarios
 from scenarios.assembly.workloads import build_workload
 from scenarios.traces import read_trace
-from scenarios.traces.native_writer import write_native
+from scenarios.traces.convert import write_native
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import custom_model
+from simulator.timing.added import EncoderTime
 from simulator.timing.cost import StepShape
-from simulator.timing.encoder import EncoderTime
 
 MODEL = {"base": "llama-3.1-8b", "encoder_parameters": 6e8}
 CLASS = {

@@ -10,10 +10,10 @@ from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
 from scenarios.bound.bound import bound_rate
-from scenarios.parity.beside import _settings
-from scenarios.plan.deploy import deployed
+from scenarios.parity import _settings
+from scenarios.plan.answer import deployed
 from simulator.errors import InputError
-from simulator.metrics.fleet_metrics import prompt_tokens_asked
+from simulator.metrics.usage import prompt_tokens_asked
 from tests.reports.plots.test_pictures import everything
 
 CLASSES = [

@@ -80,11 +80,11 @@ def test_a_scenario_is_the_same_however_its_parts_are_written() -> None:
 
 UNUSED = (
     "scenarios.schema.declared",
-    "scenarios.schema.any_arrival",
+    "scenarios.schema.client",
     "scenarios.schema.slo",
-    "scenarios.schema.group",
+    "scenarios.schema.fleet",
     "scenarios.schema.speculative",
-    "scenarios.schema.cost.auto",
+    "scenarios.schema.cost",
     "simulator.policies.sglang",
     "simulator.engine.itemized",
     "simulator.engine.itemized_apply",

@@ -10,7 +10,7 @@ import yaml
 import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.from_server import make
-from scenarios.plan.deploy import deploy
+from scenarios.plan.answer import deploy
 from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError
 

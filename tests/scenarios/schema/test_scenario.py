@@ -9,8 +9,7 @@ import pytest
 
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.schema.declared import DECLARED
-from scenarios.schema.engine import ENGINE_KEYS
-from scenarios.schema.engine_keys import engine_schema
+from scenarios.schema.engine import ENGINE_KEYS, engine_schema
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.trace import TraceConfig, TraceWorkload
@@ -18,7 +17,7 @@ from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
-from simulator.metrics.slo import Slo
+from simulator.metrics.latency import Slo
 from simulator.policies import named_policies
 
 CLASS = {

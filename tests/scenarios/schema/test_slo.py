@@ -8,8 +8,8 @@ import pytest
 from scenarios.runs.runner import run
 from scenarios.schema.loader import dump, load
 from simulator.errors import InputError
-from simulator.metrics.slo import Slo
-from simulator.metrics.table import METRICS
+from simulator.metrics.latency import Slo
+from simulator.metrics.summary import METRICS
 
 WORKLOAD = """\
 workload:

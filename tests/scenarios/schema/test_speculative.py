@@ -12,7 +12,7 @@ from scenarios.plan.candidate import make_candidate
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.saved_run import read_run
 from simulator.errors import InputError
-from simulator.metrics.draft_metrics import PER_POSITION
+from simulator.metrics.part_metrics import PER_POSITION
 
 CLASSES = [
     {"name": name, "arrival": {"process": "constant", "rate": 2}, "input": {"dist": "fixed", "value": 100},

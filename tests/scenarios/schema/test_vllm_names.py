@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from scenarios.schema.cost.profile import ProfileCostConfig
+from scenarios.schema.cost import ProfileCostConfig
 from scenarios.schema.declared import DECLARED
-from scenarios.schema.engine import ENGINE_KEYS
+from scenarios.schema.engine import BELONGS, ENGINE_KEYS, where
 from scenarios.schema.hardware import Hardware
 from scenarios.schema.left_out import compared
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.vllm_names import BELONGS, where
 from simulator.errors import InputError
 from tests.scenarios.schema.test_scenario import scenario
 

@@ -14,10 +14,9 @@ from scenarios.plan.goal import parse_goal
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.search.held_out import held_out
-from scenarios.search.parts import parts_of
-from scenarios.search.policy_file import command_of, policy_text, scenario_text, scheduler_text, weights_of
-from scenarios.search.race import WORST, Aim, Race, Trial, with_part
+from scenarios.search.proof import held_out
+from scenarios.search.race import WORST, Aim, Race, Trial, parts_of, with_part
+from scenarios.search.search import command_of, policy_text, scenario_text, scheduler_text, weights_of
 from scenarios.search.space import Space
 from scenarios.studies.executors import InProcess
 from scenarios.studies.study_run import Outcome

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the extra `serve`")
 
-from scenarios.serve.tokenizer import Tokenizer
+from scenarios.serve.submission import Tokenizer
 from simulator.results.records import Status
 from tests.scenarios.serve.client import Answer, Client, served
 

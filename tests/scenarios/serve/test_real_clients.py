@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the extra `serve`")
 
-from scenarios.runs.storage.csv_tables import read_csv
+from scenarios.runs.storage.run_tables import read_csv
 
 _MAIN = "from scenarios.cli.app import main; main()"
 # As the command `vllm bench serve`, without the rest of vLLM's command line, which wants what a server needs.

@@ -8,7 +8,7 @@ import yaml
 
 import scenarios
 from scenarios.from_server import make
-from scenarios.plan.deploy import deploy, deployed
+from scenarios.plan.answer import deploy, deployed
 from scenarios.servers.manifests import files_of
 from scenarios.servers.sources import read_source
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scenarios.from_server import Found, make
-from scenarios.plan.deploy import deploy
+from scenarios.plan.answer import deploy
 from scenarios.servers.command_line import unfolded
 from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError

@@ -16,8 +16,7 @@ import pytest
 from scenarios.runs.runner import run
 from scenarios.studies.executors import Failure, InProcess, Local
 from scenarios.studies.run_sweep import read_sweep, sweep
-from scenarios.studies.study import Study, study_of
-from scenarios.studies.study_axes import parse_vary
+from scenarios.studies.study import Study, parse_vary, study_of
 from scenarios.studies.study_run import address
 from simulator.errors import InputError
 from tests.command import ROOT

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.studies.study import Study, find_study, load_study, study_of
-from scenarios.studies.study_axes import parse_vary
+from scenarios.studies.study import Study, find_study, load_study, parse_vary, study_of
 from simulator.errors import InputError
 
 TINY = """\

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scenarios.studies.study_axes import grid, make_axis, make_span, parse_vary, random_design
+from scenarios.studies.study import grid, make_axis, make_span, parse_vary, random_design
 from simulator.errors import InputError
 
 

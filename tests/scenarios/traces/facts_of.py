@@ -1,7 +1,6 @@
 """Facts of columns that are in memory as a whole."""
 
-from scenarios.traces.facts.arrivals import ArrivalFacts, ArrivalSums
-from scenarios.traces.facts.lengths import LengthFacts, LengthTable, PairSums
+from scenarios.traces.facts import ArrivalFacts, ArrivalSums, LengthFacts, LengthTable, PairSums
 from simulator.workload import Floats, Ints
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces import store as row_store
-from scenarios.traces.convert import convert_trace
-from scenarios.traces.native_writer import write_native
+from scenarios.traces.convert import convert_trace, write_native
 from simulator.errors import InputError
 from simulator.workload import Workload
 from tests.command import batchlab

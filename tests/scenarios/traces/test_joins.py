@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.generate.redrawn import with_arrivals
+from scenarios.generate.arrivals import with_arrivals
 from scenarios.schema.arrivals.poisson import PROCESS
 from scenarios.traces import TraceOptions, read_trace
-from scenarios.traces.native_writer import write_native
+from scenarios.traces.convert import write_native
 from simulator.errors import InputError
 from simulator.workload import Workload
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions, read_trace
+from scenarios.traces.convert import write_native
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED
-from scenarios.traces.native_writer import write_native
 from simulator.errors import InputError
 from simulator.request import Image, PromptContent, Request
 from simulator.workload import Workload

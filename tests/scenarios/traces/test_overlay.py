@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scenarios.assembly.workloads import is_random
 from scenarios.schema.loader import load
 from scenarios.traces import TraceOptions, read_trace
-from scenarios.traces.overlay import followers_of, laid_over, units_of
+from scenarios.traces.arrange import followers_of, laid_over, units_of
 from simulator.errors import InputError
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.workload import Workload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scenarios.validate.free_running import (
+from scenarios.validate.lockstep_case import (
     Point,
     duration_rows,
     free_running_json,

@@ -11,8 +11,7 @@ import pytest
 import scenarios
 from scenarios.measured import MeasuredRun, read_measured
 from scenarios.runs.result import Result
-from scenarios.validate.compare import validate
-from scenarios.validate.front_end_estimate import estimate, running_at_first
+from scenarios.validate.compare import estimate, running_at_first, validate
 from simulator.results.records import Floats
 from tests.columns import as_floats
 from tests.traffic import one_class

@@ -18,8 +18,7 @@ import scenarios
 from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
 from scenarios.cli.lockstep import CANNOT_TELL, NOT_WITHIN
 from scenarios.validate.lockstep_case import priced_elsewhere
-from simulator.lockstep.lockstep_csv import read_csv, write_csv
-from simulator.lockstep.step_errors import agreement
+from simulator.lockstep.step_errors import agreement, read_csv, write_csv
 from tests.command import ROOT, Done, batchlab
 
 DATA = Path(__file__).parents[2] / "data" / "lockstep"
@@ -180,7 +179,7 @@ def test_without_torch_there_is_one_line(arguments: list[str], tmp_path: Path) -
 def test_the_campaign_needs_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_backend.campaign.run import main
+    from tools.campaign.run import main
 
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     assert main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 2

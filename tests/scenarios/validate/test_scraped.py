@@ -119,7 +119,7 @@ def test_a_bad_scrape_is_refused(tmp_path: Path, text: str, said: str) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from scenarios.cli.flags import Console
-    from scenarios.cli.validate_scrape import validate_scrape
+    from scenarios.cli.validate import validate_scrape
 
     path = scrape_of(run(), tmp_path)
     chosen = scenarios.load({"workload": {"preset": "chat", "rate": 4, "requests": 150}}, [LINEAR.format(0.01)])

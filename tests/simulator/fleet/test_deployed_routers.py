@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import scenarios
-from simulator.fleet.draws import Draws
 from simulator.fleet.prompt_table import Stretch
 from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Draws
+from simulator.fleet.router_parts import HighestInTurn, prefix_scores, queue_scores
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import DynamoKv
 from simulator.fleet.routers.llm_d import LlmD
@@ -20,7 +21,6 @@ from simulator.fleet.routers.ray_prefix_aware import RayPrefixAware
 from simulator.fleet.routers.sglang_bucket import boundaries
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.fleet.routers.vllm_dp import ApiServer
-from simulator.fleet.scorers import HighestInTurn, prefix_scores, queue_scores
 from simulator.request import ArrivingRequest, PromptContent
 from tests.scenarios.runs.test_runner import small
 

@@ -9,11 +9,10 @@ import pytest
 
 import scenarios
 from simulator.engine.clock import Clock
-from simulator.fleet.flow_control import FlowControl
-from simulator.fleet.gateway import DISPATCH_S, Gateway
+from simulator.fleet.dispatch import TokensInFlight
+from simulator.fleet.gateway import DISPATCH_S, FlowControl, Gateway
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.llm_d import LlmD
-from simulator.fleet.tokens_in_flight import TokensInFlight
 from simulator.request import Request
 from simulator.results.records import Passage, Status
 from tests.scenarios.runs.test_runner import small

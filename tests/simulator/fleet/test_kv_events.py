@@ -11,9 +11,9 @@ import pytest
 import scenarios
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.kv_events import HeardCache
 from simulator.fleet.routers import load_router
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.fleet.signals import HeardCache
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import load_policy
 from simulator.simulate import Run, simulate_fleet

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from simulator.fleet import prompt_table
-from simulator.fleet.booked import Booked
 from simulator.fleet.prompt_table import PromptTable, Stretch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
-from simulator.fleet.routers.dynamo_kv import DynamoKv
+from simulator.fleet.routers.dynamo_kv import Booked, DynamoKv
 from simulator.request import ArrivingRequest, PromptContent, Request
 from tests.simulator.fleet.test_prefixes import asking, prompts
 

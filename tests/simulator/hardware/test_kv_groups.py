@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.kv import MemorySettings, kv_figures, kv_table
-from simulator.hardware.kv_groups import LayerCache, kv_groups
+from simulator.hardware.kv_groups import LayerCache, kv_groups, layer_caches
 from simulator.hardware.kv_plan import KVSettings, NoRoomError, plan_kv
-from simulator.hardware.layer_caches import layer_caches
 from simulator.hardware.models import MODELS, custom_model
 
 GIB = 2**30

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from scenarios.check.run_differences import differences
-from simulator.lockstep.lockstep_run import DeviceStep, LockstepCase, device_clock, predicted_clock, replayed
+from scenarios.check.experiment import differences
+from simulator.lockstep.lockstep_run import (
+    HELD,
+    DeviceStep,
+    LockstepCase,
+    StepLog,
+    device_clock,
+    digest,
+    predicted_clock,
+    replayed,
+)
 from simulator.lockstep.step_errors import agreement
-from simulator.lockstep.step_log import HELD, StepLog, digest
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.timing.executor import ExecutorTraits, Predicted, Step

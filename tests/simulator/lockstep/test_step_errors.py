@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.lockstep.lockstep_csv import COLUMNS, read_csv, write_csv
-from simulator.lockstep.lockstep_limits import LIMITS, Limits
 from simulator.lockstep.step_errors import (
     CANARY,
+    COLUMNS,
+    LIMITS,
     STALL,
     ComparedStep,
+    Limits,
     LockstepErrors,
     StepErrors,
     agreement,
     drift_curve,
     errors,
+    read_csv,
+    write_csv,
 )
 from simulator.timing.cost import StepShape
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.memory.block_keys import BlockKeys, Chains
-from simulator.memory.page_keys import PageKeys, Symbols
+from simulator.memory.radix_cache import PageKeys, Symbols
 from simulator.request import PromptContent, Request
 from tests.laws.caching import groups, hashes, mixed, token_ids
 from tests.laws.scenarios import make_workload

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.memory.blocks import OutOfBlocksError
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.request import PromptContent, Request
 from tests.examples import examples
 from tests.simulator.memory.test_prefix_cache import request

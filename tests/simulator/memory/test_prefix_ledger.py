@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.blocks import OutOfBlocksError, SwappableBlocks
-from simulator.memory.cache import Cache
+from simulator.memory.block_keys import RequestKeys
+from simulator.memory.blocks import Cache, OutOfBlocksError, SwappableBlocks
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.memory.prefix_ledger import PrefixLedger
-from simulator.memory.request_keys import RequestKeys
 from simulator.request import PromptContent, Request
 from tests.simulator.memory.test_prefix_cache import SIZE, group, request, spelt
 

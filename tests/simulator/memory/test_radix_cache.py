@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.memory.blocks import OutOfBlocksError, SwappableBlocks
-from simulator.memory.radix_cache import RadixCache
-from simulator.memory.radix_tree import common
+from simulator.memory.radix_cache import RadixCache, common
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.timing.linear_cost import Linear

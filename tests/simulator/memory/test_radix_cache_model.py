@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from simulator.memory.page_keys import PageKeys, Symbols
-from simulator.memory.radix_cache import RadixCache
-from simulator.memory.radix_tree import Node
+from simulator.memory.radix_cache import Node, PageKeys, RadixCache, Symbols
 from simulator.request import PromptContent, Request
 from tests.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 
 import scenarios
 from simulator.errors import InputError
-from simulator.metrics.energy import joules
+from simulator.metrics.part_metrics import joules
 from simulator.metrics.window import measured_window
 from tests.command import batchlab
 from tests.simulator.traffic.test_clients import run, workload

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scenarios
-from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.metrics.foresight import Foresight, Stretch, foresight, most_hits
 from simulator.metrics.summary import summarize

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import columns
+from simulator import columns, statistics
 from simulator.columns import Column, joined
 from simulator.metrics import latency, usage
 from simulator.metrics.latency import itl
 from simulator.metrics.usage import check_rows
 from simulator.metrics.window import Window, run_end_s
 from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
-from simulator.statistics import sums
 from tests.columns import as_floats, as_ints
 
 ROWS = 100_000
@@ -68,7 +67,7 @@ def long_records() -> Records:
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "KEPT_BYTES", 1 << 16)
     monkeypatch.setattr(columns, "PIECE", 1 << 12)
-    monkeypatch.setattr(sums, "AT_ONCE", 1 << 12)
+    monkeypatch.setattr(statistics, "AT_ONCE", 1 << 12)
     monkeypatch.setattr(usage, "STEPS_AT_ONCE", 1 << 12)
     monkeypatch.setattr(latency, "STEPS_AT_ONCE", 1 << 12)
     monkeypatch.setattr("simulator.metrics.weighted.SORTED_AT_ONCE", 1 << 12)

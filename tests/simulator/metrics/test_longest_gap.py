@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.metrics.longest_gap import longest_gap_s
+from simulator.metrics.token_times import longest_gap_s
 from simulator.policies.preemptive import Preemptive
 from simulator.results.records import Floats, Records
 from simulator.simulate import Run

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.metrics.overload import overload
-from simulator.metrics.waits import saturated, waits
+from simulator.metrics.waits import overload, saturated, waits
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
 from tests.records_maker import single_server

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.metrics.latency import Slo, limited_requests, meets_slo
 from simulator.metrics.outcomes import Outcome, entries, mean_outcomes, outcomes, outcomes_of
-from simulator.metrics.slo import Slo, limited_requests, meets_slo
 from simulator.metrics.summary import Summary, summarize, summarize_by_class
 from simulator.results.records import Records, Status
 from tests.columns import as_floats

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.metrics.latency import e2el_s, queue_s, request_latencies, tpot_s, ttft_s
-from simulator.metrics.slo import Slo, meets_slo
-from simulator.metrics.summary import cost_per_million_output_tokens, summarize, summarize_by_class
-from simulator.metrics.table import METRICS
+from simulator.metrics.latency import Slo, e2el_s, meets_slo, queue_s, request_latencies, tpot_s, ttft_s
+from simulator.metrics.summary import METRICS, cost_per_million_output_tokens, summarize, summarize_by_class
 from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from tests.naive_metrics import itl_s, naive_summary, same
 from tests.records_maker import single_server, tell

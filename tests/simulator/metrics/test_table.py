@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from simulator.metrics.metric import FLAG, FRACTION
-from simulator.metrics.summary import summarize, summarize_by_class
-from simulator.metrics.table import METRICS
+from simulator.metrics.summary import METRICS, summarize, summarize_by_class
 from tests.examples import examples
 from tests.simulator.metrics.test_summary import KEYS, stories
 from tests.story import Story

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.metrics import latency, usage
-from simulator.metrics.fleet_metrics import by_replica
 from simulator.metrics.summary import summarize
-from simulator.metrics.usage import row_pieces, step_starts
+from simulator.metrics.usage import by_replica, row_pieces, step_starts
 from tests.naive_metrics import same
 from tests.records_maker import single_server, tell
 from tests.story import Story

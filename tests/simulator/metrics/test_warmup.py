@@ -9,7 +9,7 @@ from simulator.metrics.summary import summarize
 from simulator.metrics.warmup_cut import _seconds, warmup_cut
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records, Status
-from simulator.statistics.mser import Cut
+from simulator.statistics import Cut
 from tests.records_maker import single_server
 
 COUNT = 2_000

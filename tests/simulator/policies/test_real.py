@@ -12,7 +12,7 @@ from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.plan import StepPlan
-from simulator.policies.real.asked_sglang import AskedSglang
+from simulator.policies.real.asked import AskedSglang
 from tests.command import batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 

@@ -15,8 +15,13 @@ from simulator.errors import InputError
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.sglang import Sglang
-from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction, tokens_to_come
-from simulator.policies.sglang.step import Note
+from simulator.policies.sglang.next_batch_to_run import (
+    Note,
+    fallen_ratio,
+    first_ratio,
+    ratio_after_retraction,
+    tokens_to_come,
+)
 from simulator.request import PromptContent, Request
 from tests.examples import examples
 from tests.hand import ONE_SECOND, Told, serve

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
-from simulator.queues.ranked import Prefixes
+from simulator.queues.sorted_queues import Prefixes
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 from tests.examples import examples

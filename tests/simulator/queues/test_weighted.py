@@ -1,7 +1,7 @@
 """The order `weighted` by class and by what the prefix cache holds."""
 
 from simulator.queues import make_queue
-from simulator.queues.ranked import Prefixes
+from simulator.queues.sorted_queues import Prefixes
 from simulator.queues.weighted import LOOKED_UP, CachedFirst
 from simulator.request_state import RequestState
 from tests.simulator.queues.test_queues import request, rows

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.request import Request
 from simulator.speculative.acceptance import (
+    PRESETS,
     DrawnAcceptance,
     RequestAcceptance,
     check_rates,
@@ -17,7 +18,6 @@ from simulator.speculative.acceptance import (
     least_variance,
     of_curve,
 )
-from simulator.speculative.presets import PRESETS
 
 STEPS = 100_000
 

@@ -11,9 +11,14 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.policies.sglang import Sglang
 from simulator.simulate import simulate_fleet
 from simulator.speculative.acceptance import DrawnAcceptance
-from simulator.speculative.ahead import check_server, most_accepted, tokens_ahead, verified_tokens
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
+from simulator.speculative.speculation import (
+    Speculation,
+    SpeculativeConfig,
+    check_server,
+    most_accepted,
+    tokens_ahead,
+    verified_tokens,
+)
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload

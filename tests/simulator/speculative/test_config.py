@@ -9,8 +9,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.simulate import simulate_fleet
 from simulator.speculative.acceptance import DrawnAcceptance
-from simulator.speculative.config import SpeculativeConfig
-from simulator.speculative.speculation import Speculation
+from simulator.speculative.speculation import Speculation, SpeculativeConfig
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.parity.cases import Memory

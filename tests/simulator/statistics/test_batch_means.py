@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulator.statistics.batch_means import batch_error
+from simulator.statistics import batch_error
 from tests.batch_means import batch_means_interval
 
 

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simulator.statistics.bootstrap import RESAMPLES, bootstrap_difference
-from simulator.statistics.intervals import Interval
-from simulator.statistics.sums import Floats
+from simulator.statistics import RESAMPLES, Floats, Interval, bootstrap_difference
 
 
 def written_out(values: Floats, percent: float) -> Floats:

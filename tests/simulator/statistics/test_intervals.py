@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulator.metrics.seed_intervals import metric_difference, metric_interval
-from simulator.statistics.intervals import mean_interval, paired_difference, t_quantile
+from simulator.metrics.confidence import metric_difference, metric_interval
+from simulator.statistics import mean_interval, paired_difference, t_quantile
 
 
 @given(st.floats(0.001, 0.999), st.integers(1, 300))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulator.statistics.percentiles import _ranks, percentile_interval, values_needed
+from simulator.statistics import _ranks, percentile_interval, values_needed
 
 
 @given(st.integers(1, 100_000), st.sampled_from([0.01, 0.05, 0.5, 0.9, 0.95, 0.99, 0.999]))

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from simulator.statistics import sums
-from simulator.statistics.sums import AT_ONCE, pairwise_sum
+from simulator import statistics
+from simulator.statistics import AT_ONCE, pairwise_sum
 
 
 def of_unequal_size(count: int) -> np.ndarray:
@@ -13,7 +13,7 @@ def of_unequal_size(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 128, 129, 1000, 1001, 4095, 4096, 12_345, 99_991])
 def test_a_sum_in_pieces_is_that_of_numpy_to_the_last_bit(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "AT_ONCE", 128)
+    monkeypatch.setattr(statistics, "AT_ONCE", 128)
     values = of_unequal_size(count)
     longest = 0
 

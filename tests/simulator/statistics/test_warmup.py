@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.statistics.mser import BATCH, Cut, mser5
-from simulator.statistics.sums import Floats
+from simulator.statistics import BATCH, Cut, Floats, mser5
 
 
 def naive(values: Floats) -> int | None:

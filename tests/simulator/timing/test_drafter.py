@@ -8,8 +8,8 @@ from scenarios.assembly.speculation import build_drafter
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
+from simulator.timing.added import EAGLE3_VOCAB, Drafter, Joint, draft_head, memory_of
 from simulator.timing.cost import StepShape
-from simulator.timing.drafter import EAGLE3_VOCAB, Drafter, Joint, draft_head, memory_of
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import ProfileCost
 from simulator.timing.roofline_cost import Roofline

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from scenarios.check.run_differences import differences
+from scenarios.check.experiment import differences
 from simulator.errors import InputError
-from simulator.lockstep.step_log import StepLog
+from simulator.lockstep.lockstep_run import StepLog
 from simulator.memory.blocks import BlockManager
 from simulator.plan import StepPlan
 from simulator.request import Request

@@ -7,7 +7,7 @@ import pytest
 
 import scenarios
 from scenarios.assembly.engine_policy import policy_traits, resolved_yaml
-from scenarios.plan.deploy import deploy
+from scenarios.plan.answer import deploy
 from scenarios.servers import server_of, sglang
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS
-from simulator.timing.launches import layer_launch_s
+from simulator.timing.host import layer_launch_s
 
 H200 = find_gpu("h200")
 

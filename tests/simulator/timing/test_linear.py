@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.timing.affine import VECTOR_FROM, affine_run
+from simulator.timing.arithmetic import VECTOR_FROM, affine_run
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 

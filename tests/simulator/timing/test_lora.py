@@ -9,11 +9,10 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
-from simulator.results.replica_recorder import ReplicaRecorder
-from simulator.timing.added import RanksWithAddition, WithAddition
+from simulator.results.buffers import ReplicaRecorder
+from simulator.timing.added import KERNEL_S, Loras, RanksWithAddition, WithAddition
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
-from simulator.timing.lora import KERNEL_S, Loras
 
 LLAMA = find_model("llama-3.1-8b")
 RANK_16 = Loras(LLAMA, find_gpu("h100"), 1, 16)

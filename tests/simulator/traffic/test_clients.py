@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.client import MOST_ATTEMPTS, Client, uniform
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.router import Router
@@ -17,8 +16,8 @@ from simulator.results.records import Records, Status
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
 from simulator.traffic import clients
-from simulator.traffic.script import Script
-from simulator.workload import ClosedLoop, Workload
+from simulator.traffic.sources import Script
+from simulator.workload import MOST_ATTEMPTS, Client, ClosedLoop, Workload, uniform
 from tests.laws.scenarios import Memory, make_policy
 
 STEP_S = 0.25  # exact in binary: times can be compared

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.client import Client
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
-from simulator.traffic.script import Following
-from simulator.traffic.source import Call
-from simulator.workload import ClosedLoop, Workload
+from simulator.traffic.sources import Call, Following
+from simulator.workload import Client, ClosedLoop, Workload
 from tests.simulator.traffic.test_clients import STEP_S, run, workload
 
 

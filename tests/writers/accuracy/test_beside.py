@@ -5,7 +5,7 @@ import pytest
 
 from calibration.rows import make_table
 from docs.writers.accuracy.beside import FEWEST_TOKENS, Mixed, fit_power, leave_one_card_out, mixed_steps, read_mixed
-from simulator.timing.tables.decodes_beside import POWER, beside_factor
+from simulator.timing.tables.attention import POWER, beside_factor
 from tests.shared_data import shared
 
 

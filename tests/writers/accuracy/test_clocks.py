@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from calibration.makers.profiles import SHIPPED
 from calibration.rows import make_table
 from docs.writers.accuracy.clocks import clock_of, highest_rate, later
 from tests.shared_data import shared
+from tools.tables.profiles import SHIPPED
 
 
 def test_the_highest_rate_is_of_one_row_of_one_product() -> None:

@@ -15,8 +15,7 @@ from scenarios.measured import read_measured
 from scenarios.profiles import shipped_profiles
 from scenarios.validate.compare import validate
 from simulator.timing.cost import StepShape
-from simulator.timing.tables.decodes_beside import beside_factor
-from simulator.timing.tables.estimated_skew import ALONE, LATE, estimated_skew
+from simulator.timing.tables.attention import ALONE, LATE, beside_factor, estimated_skew
 from tests.shared_data import shared
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.runs.storage.folder_names import LONGEST, default_folder, policy_name
+from scenarios.runs.storage.output import LONGEST, default_folder, policy_name
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200)
 

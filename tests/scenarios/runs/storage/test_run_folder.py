@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.runs.storage import run_folder
-from scenarios.runs.storage.csv_tables import Column, read_csv, write_csv
 from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import owned_files, report_files, write_run
-from scenarios.runs.storage.run_tables import request_columns, step_columns
+from scenarios.runs.storage.run_tables import Column, read_csv, request_columns, step_columns, write_csv
 from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
 from scenarios.runs.storage.staging import staging
 from simulator.errors import InputError
@@ -147,7 +146,7 @@ def test_floats_are_written_as_repr_writes_them(tmp_path: Path) -> None:
 def test_csv_is_the_same_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = request_columns(continuous(50))
     write_csv(tmp_path / "whole", table)
-    monkeypatch.setattr("scenarios.runs.storage.csv_tables.CHUNK_ROWS", 7)
+    monkeypatch.setattr("scenarios.runs.storage.run_tables.CHUNK_ROWS", 7)
     write_csv(tmp_path / "chunks", table)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "chunks").read_bytes()
     assert {name: list(column) for name, column in read_csv(tmp_path / "chunks").items()}.keys() == table.keys()
@@ -372,7 +371,7 @@ def test_tables_are_the_same_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
         write_run(tmp_path / name, scenario_yaml="", summary={}, records=records)
-        monkeypatch.setattr("scenarios.runs.storage.csv_tables.PART_ROWS", 7)
+        monkeypatch.setattr("scenarios.runs.storage.run_tables.PART_ROWS", 7)
         monkeypatch.setattr("simulator.columns.PIECE", 11)
     for file in (tmp_path / "whole").iterdir():
         assert (tmp_path / "parts" / file.name).read_bytes() == file.read_bytes()

@@ -9,9 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.schema.source import yaml_nodes, yaml_source
-from scenarios.schema.source.yaml_nodes import Mark
-from scenarios.schema.source.yaml_source import describe, parse_mapping, parse_yaml, read_yaml
+from scenarios.schema.source import yaml_source
+from scenarios.schema.source.yaml_source import Mark, describe, parse_mapping, parse_yaml, read_yaml
 from simulator.errors import InputError
 from tests.examples import examples
 
@@ -20,7 +19,7 @@ from tests.examples import examples
 def _parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of PyYAML's parsers: their messages and counts differ in places."""
     if request.param == "python":
-        monkeypatch.setattr(yaml_nodes, "_LOADER", yaml.SafeLoader)
+        monkeypatch.setattr(yaml_source, "_LOADER", yaml.SafeLoader)
 
 
 both_parsers = pytest.mark.usefixtures("_parser")

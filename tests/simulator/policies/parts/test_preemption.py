@@ -12,8 +12,7 @@ from scenarios.assembly.replica_parts import build
 from simulator.errors import InputError
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import built_in_policies, load_policy, policy_class, system_of
-from simulator.policies.parts.preemption import swap_pays, waits_long
-from simulator.policies.parts.victims import VICTIMS, preemptions
+from simulator.policies.parts.preemption import VICTIMS, preemptions, swap_pays, waits_long
 from simulator.policies.preemptive import Preemptive
 from simulator.policies.vllm_v0 import VllmV0
 from simulator.simulate import Run, simulate

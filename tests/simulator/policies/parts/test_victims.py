@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from simulator.policies.parts.victims import VICTIMS, first_to_leave
+from simulator.policies.parts.preemption import VICTIMS, first_to_leave
 from simulator.policies.preemptive import Preemptive
 from simulator.policies.vllm_v0 import VllmV0
 from tests.hand import Told, serve

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
+from simulator.timing.arithmetic import PROMPT_COUNTS, find, prompt_counts
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.profile import Options, ProfileCost
-from simulator.timing.profile.arithmetic import find
-from simulator.timing.profile.counts import PROMPT_COUNTS, prompt_counts
-from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.prices import joint_us
 from simulator.timing.profile.profile_cost import capture_sizes
 from tests.profile_maker import apart, profile
 

@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.profiles import shipped_profiles
+from simulator.timing.arithmetic import (
+    DECODE_COUNTS,
+    PROMPT_COUNTS,
+    corrected,
+    decode_counts,
+    octaves_outside,
+    on_many_axes,
+    prompt_counts,
+)
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
-from simulator.timing.profile.arithmetic import corrected, octaves_outside, on_many_axes
-from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
-from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
-from simulator.timing.profile.physics import Physics, decode_features, prompt_features
-from simulator.timing.profile.surface import Surface, SurfaceAxis
+from simulator.timing.profile.prices import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
+from simulator.timing.profile.surface import Physics, Surface, SurfaceAxis, decode_features, prompt_features
 from tests.profile_maker import apart, profile
 
 ROWS = SurfaceAxis("seqs", (1.0, 3.0, 16.0))

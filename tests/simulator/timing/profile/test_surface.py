@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.timing.profile.arithmetic import FADE_OCTAVES, find
-from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Curve, Surface, SurfaceAxis
+from simulator.timing.arithmetic import FADE_OCTAVES, find
+from simulator.timing.profile.surface import Curve, Physics, Surface, SurfaceAxis
 
 PLAIN = Physics(10.0, (("a", 1.0),), ((("b", 2.0),), (("c", 3.0),)), 2.0)
 AXES = (SurfaceAxis("x", (1.0, 4.0, 16.0)), SurfaceAxis("y", (0.0, 8.0)), SurfaceAxis("z", (5.0,)))

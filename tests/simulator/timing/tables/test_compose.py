@@ -11,10 +11,10 @@ from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, Model
+from simulator.timing.arithmetic import windowed_pairs
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
-from simulator.timing.profile.counts import windowed_pairs
-from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.prices import joint_us
 from simulator.timing.tables import Tables, compose, load_tables, parts_of, read_tables
 from simulator.timing.tables.all_reduces import wider
 from simulator.timing.tables.attention import decode_us, find_table, prompt_us, visible_pairs, within_window

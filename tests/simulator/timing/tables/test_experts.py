@@ -17,15 +17,25 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import EXPERT_BYTES, MODELS, Model
 from simulator.timing.cost import StepShape
+from simulator.timing.expert_parallel import Exchange, ExpertParallelCost, MeasuredLink
 from simulator.timing.profile import Options, ProfileCost, refusal
-from simulator.timing.profile.expert_parallel import Exchange, ExpertParallelCost, MeasuredLink
-from simulator.timing.profile.experts import RoutedExperts
+from simulator.timing.profile.kernels import RoutedExperts
 from simulator.timing.profile.profile_schema import read_physics
 from simulator.timing.profile.surface import make_curve
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.assumed import elementwise
-from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, load_expert_tables, read_expert_tables
-from simulator.timing.tables.routed_experts import even_curve, expert_counts, find_experts, fullest_curve
+from simulator.timing.tables.experts import (
+    SCHEMA,
+    SUFFIX,
+    VERSION,
+    Cell,
+    even_curve,
+    expert_counts,
+    find_experts,
+    fullest_curve,
+    load_expert_tables,
+    read_expert_tables,
+)
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")

@@ -15,12 +15,17 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
-from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.prices import joint_us
 from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
-from simulator.timing.tables.latent import find_latent
-from simulator.timing.tables.latent_counts import decode_least_us, projections, prompt_least_us
-from simulator.timing.tables.latent_schema import LatentTables, load_latent
+from simulator.timing.tables.latent import (
+    LatentTables,
+    decode_least_us,
+    find_latent,
+    load_latent,
+    projections,
+    prompt_least_us,
+)
 from simulator.timing.tables.products import product_curve
 
 H200 = find_gpu("h200")
@@ -224,7 +229,7 @@ def test_damaged_latent_tables_are_refused(latent: LatentTables, tmp_path: Path)
     part = {**document["decode"][0], "heads": {"1": {**document["decode"][0]["heads"]["1"], "us": [1]}}}
     path = tmp_path / "h200-vllm-9-latent.json.gz"
     path.write_bytes(gzip.compress(json.dumps({**document, "decode": [part]}).encode()))
-    from simulator.timing.tables.latent_schema import read_latent
+    from simulator.timing.tables.latent import read_latent
 
     with pytest.raises(InputError, match="damaged"):
         read_latent(path)

@@ -11,8 +11,7 @@ from simulator.hardware.models import MODELS
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
-from simulator.timing.tables.lenders import with_products
-from simulator.timing.tables.part_sources import BORROWED
+from simulator.timing.tables.table_schema import BORROWED, with_products
 
 H200 = GPUS["h200"]
 LLAMA = MODELS["llama-3.1-8b"]

@@ -9,10 +9,10 @@ from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import Model, custom_model, find_model
+from simulator.timing.arithmetic import prompt_counts
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
-from simulator.timing.profile.counts import prompt_counts
-from simulator.timing.profile.step import PrefillTable
+from simulator.timing.profile.kernels import PrefillTable
 from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.attention import find_table, prompt_us

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.timing.profile.experts import RoutedExperts
+from simulator.timing.profile.kernels import RoutedExperts
 from simulator.timing.profile.surface import Curve
-from simulator.timing.tables.shared_experts import seen_beside
+from simulator.timing.tables.experts import seen_beside
 
 SHARED = [Curve((1.0, 1024.0), (10.0, 20.0), 0.01), Curve((1.0, 1024.0), (5.0, 5.0), 0.0)]
 

@@ -11,7 +11,7 @@ from simulator.hardware.models import MODELS
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.tables import compose, load_tables, parts_of
-from simulator.timing.tables.estimated_skew import ALONE, CHIPS, Chip, alone, estimated_skew, two_lengths
+from simulator.timing.tables.attention import ALONE, CHIPS, Chip, alone, estimated_skew, two_lengths
 from tests import tables_maker as maker
 
 KEY_US = 0.005

@@ -1,1 +1,0 @@
-"""The laws that a policy is held to, a small function each."""
