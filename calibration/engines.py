@@ -297,5 +297,3 @@ SCRAPES = Reader("vllm-metrics", "vLLM /metrics", WHOLE, 0.1, lambda text: _SCRA
 READERS: tuple[Reader, ...] = (
     FORWARD_BENCH, SERVE_BENCH, FORWARD_PASSES, ITERATION_LOG, SCRAPES,
 )  # fmt: skip
-
-__all__ = ["READERS", "Reader"]

@@ -3,7 +3,7 @@
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
 Rows are brought to a cold cache, and those that are faster than the GPU can be, or were disturbed, are left out
-(`calibration.tabulate`). So are precisions whose smallest products take `LAUNCHES_US` and more: then launches were
+(`product_rows`). So are precisions whose smallest products take `LAUNCHES_US` and more: then launches were
 timed, one by one, and not the kernels that run in a CUDA graph (`use_cuda_graph=gemm_type != "fp8_block"` in
 aiconfigurator's collector/vllm/collect_gemm.py).
 """

@@ -186,7 +186,7 @@ class _CudaStream:
 
 
 class Cuda:
-    """The current CUDA device, timed by events on its stream, launches hidden (`gpu_backend.cuda`)."""
+    """The current CUDA device, timed by events on its stream, launches hidden."""
 
     name = "cuda"
 

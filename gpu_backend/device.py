@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from gpu_backend.cuda import Pulse
+from gpu_backend.cuda import Cuda, Pulse
 from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.models import Model
 
@@ -206,8 +206,6 @@ class Cpu:
 def open_device(name: str, repeats: int | None = None) -> Device:
     """Open the device of that name: `cpu` or `cuda`."""
     if name == "cuda":
-        from gpu_backend.cuda import Cuda
-
         return Cuda() if repeats is None else Cuda(repeats)
     return Cpu() if repeats is None else Cpu(repeats)
 

@@ -1,4 +1,6 @@
 """The Triton kernels: e4m3 numbers, attention over pages, and a layer's small operators."""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
 from __future__ import annotations
 
@@ -12,9 +14,6 @@ from gpu_backend.fp8 import E4M3, LARGEST, SMALLEST_SCALE
 from gpu_backend.weights import Layer, Norm
 
 # e4m3 numbers in Triton: rounding to them, and quantising activations.
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
 
 _WIDE = 4096  # elements of a row from which on eight warps share it
@@ -79,9 +78,6 @@ def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 #
 # `upcast` is for the interpreter, whose dot multiplies the raw bits of bfloat16. `precision` is that of float32
 # products.
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
 
 @triton.jit
@@ -315,9 +311,6 @@ def write(
 # A layer's small operators. Each reads its input once, computes in float32 and rounds what it stores.
 #
 # The residual stream is rounded before its norm is taken, and a normed head before it is turned, as torch does.
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
 
 GATED_BLOCK = 1024

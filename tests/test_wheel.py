@@ -44,13 +44,8 @@ def packages() -> set[str]:
 
 
 def in_the_wheel() -> set[str]:
-    """The modules that setuptools takes along, by its rules: the packages that are included and not excluded."""
-    taken = {
-        name
-        for name in packages()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in FIND["include"])
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in FIND["exclude"])
-    }
+    """The modules that setuptools takes along, by its rules: the packages that are included."""
+    taken = {name for name in packages() if any(fnmatch.fnmatchcase(name, pattern) for pattern in FIND["include"])}
     files = {name for name in set(modules()) - packages() if name.rpartition(".")[0] in taken}
     return taken | files
 

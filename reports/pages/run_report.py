@@ -14,9 +14,11 @@ from reports.html import pieces as html
 from reports.html.page_data import page_data
 from reports.picture import DrawnRuns, Picture, Plot, ReportRun, Style, styles
 from reports.plots.cdf import CdfCurve, all_curves, quantities
-from reports.tables import details
 from reports.tables.basis import cost_tables, is_of_steps, provenance_words
 from reports.tables.details import (
+    LEGEND,
+    METRICS_TABLE,
+    OTHER_TOOLS,
     OVER_SEEDS,
     WITHIN_RUNS,
     class_rows,
@@ -122,9 +124,9 @@ def _write(
         fold("Scenario", *_scenarios(runs)),
         fold(
             "What the numbers mean",
-            html.text(details.LEGEND),
-            html.table(details.METRICS_TABLE, prose=True),
-            html.table(details.OTHER_TOOLS, prose=True, title="Other tools' names"),
+            html.text(LEGEND),
+            html.table(METRICS_TABLE, prose=True),
+            html.table(OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
     data = page_data(labelled, style, lines)

@@ -42,12 +42,12 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "calibrate": (
         "Step costs from measured kernels.",
         {
-            "measure": "measure:measure",
+            "measure": "calibrate:measure",
             "import": "calibrate:import_",
             "fit": "calibrate:fit",
             "tables": "calibrate:tables",
             "check": "calibrate:check",
-            "ask": "calibrate_own:ask",
+            "ask": "calibrate:ask",
         },
     ),
     "check": ("Put a policy through the laws.", {"policy": "check:policy"}),

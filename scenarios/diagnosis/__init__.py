@@ -1,1 +1,1 @@
-"""Findings about a run, each a rule in a file of its own, and what-if runs that try their remedies."""
+"""Findings about a run, each made by a rule, and what-if runs that try their remedies."""

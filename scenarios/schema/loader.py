@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 def shared_folder() -> Path:
     """Return the folder of traces and measurements: $BATCHLAB_SHARED, else `shared` beside the repository."""
     given = os.environ.get(SHARED)
-    return Path(given) if given else Path(__file__).resolve().parents[2] / "shared"
+    return Path(given) if given else Path(__file__).resolve().parents[3] / "shared"
 
 
 def with_variables(path: str) -> str:

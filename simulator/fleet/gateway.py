@@ -99,7 +99,7 @@ class FlowControl:
 # Flow control at the gateway: requests queue before the router chooses, while the replicas are saturated.
 #
 # After the flow control of llm-d-router (before: the Gateway API Inference Extension), by its source, below
-# pkg/epp/. What it may be told, and when replicas are saturated, is in `simulator/fleet/gateway.py`. A request
+# pkg/epp/. What it may be told, and when replicas are saturated, stands above. A request
 # enters the queue of its flow in the band of its priority, or is shed where these are full (`enqueue` and
 # `hasCapacity` in flowcontrol/controller/internal/processor.go, 097961cf). One request is dispatched on each
 # arrival and each millisecond (`Run`, `dispatchCycle`): from the most important band that has any, unless the pool

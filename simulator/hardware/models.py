@@ -290,7 +290,7 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
 
     With `base: NAME` the built-in model of that name gives every dimension that the mapping leaves out. Without it
     those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. `quantization` and `kv_cache_dtype`
-    say precisions in a word (`precision.WORDS`). InputError on unknown, missing, mistyped or contradictory values.
+    say precisions in a word (`PRECISION_WORDS`). InputError on unknown, missing, mistyped or contradictory values.
     """
     mapping = spelled_out(mapping)
     defaults: dict[str, object] = {"name": "custom"}

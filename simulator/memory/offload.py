@@ -60,7 +60,7 @@ class Access:
     """Chunks that a request has offered or loaded.
 
     `places` has the end of each in the request's tokens, and the number of its KV group. `inserted` were written for
-    it, `reused` found by it, `missed` counted as not found. `rank` is `simulator.memory.offload`'s.
+    it, `reused` found by it, `missed` counted as not found. `rank` is that of `Lru`.
     """
 
     places: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
@@ -260,7 +260,7 @@ _MOST_COUNTED: Final = 64_000  # chunks whose offers are counted (`max_tracker_s
 
 
 class Eviction(Protocol):
-    """Which chunks leave a full tier; see `simulator.memory.offload`."""
+    """Which chunks leave a full tier: `Lru` or `Arc`."""
 
     def insert(self, key: Hashable, access: Access) -> None: ...
 

@@ -33,7 +33,7 @@ class SpeculativeConfig:
     `num_nextn_predict_layers` is the model's number of MTP modules, as its config.json names it. With
     `parallel_drafting` a draft model proposes all tokens in one pass (PARD). `model_runner` is vLLM's runner: v2 in
     live servers on GPUs, unless a feature forbids it. `eagle_topk` and `num_draft_tokens` are SGLang's
-    (`simulator.speculative.speculation`): a tree, of which `num_speculative_tokens` is the depth.
+    (`tokens_ahead`): a tree, of which `num_speculative_tokens` is the depth.
     """
 
     method: Annotated[Method, doc("how drafts are proposed")]

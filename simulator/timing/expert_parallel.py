@@ -157,7 +157,7 @@ class ExpertParallelCost:
 
 # A common step of data-parallel ranks that share experts, by the roofline of one rank.
 #
-# As `simulator.timing.expert_parallel` has it of measured kernels: each rank computes what is its own, all wait for
+# As above of measured kernels: each rank computes what is its own, all wait for
 # the slowest, each computes an even share of the experts for all tokens, and tokens are exchanged before and after.
 
 

@@ -38,7 +38,8 @@ def one_by_one(patch: pytest.MonkeyPatch) -> Iterator[list[Replica]]:
 def first_steps(records: Records) -> Ints:
     """The first step of each row, counted among the steps that compute tokens."""
     rows, works = records.rows, _works(records)
-    return (np.cumsum(works) - works)[rows.first_step[rows.tokens > 0]]
+    number: Ints = np.cumsum(works) - works
+    return number[rows.first_step[rows.tokens > 0]]
 
 
 def _works(records: Records) -> npt.NDArray[np.bool_]:

@@ -187,7 +187,7 @@ def attentions_agree(device: str) -> None:
 
 
 _HALF_ONLY = ("gathered", "cudnn", "flashinfer", "flash-attn-3", "vllm")
-"""On a GPU they take 16-bit numbers alone; `kernel_bench` compares them with float64 in those."""
+"""On a GPU they take 16-bit numbers alone; `tools.kernel_bench.speed` compares them with float64 in those."""
 
 
 def fp8_products_are_exact(device: str) -> None:

@@ -110,8 +110,6 @@ def _every_other(tokens: Array, log_us: Array) -> Array:
 
 # The tables.
 
-Floats = NDArray[np.float64]
-
 
 PRECISIONS = {
     "bfloat16": "bf16",
@@ -260,7 +258,7 @@ def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]
     return np.asarray(rows["us"].to_numpy(float) * TOLERANCE >= least)
 
 
-def _precision(rows: pd.DataFrame, all_rows: Sequence[pd.DataFrame], tokens: Floats) -> dict[str, Any]:
+def _precision(rows: pd.DataFrame, all_rows: Sequence[pd.DataFrame], tokens: Array) -> dict[str, Any]:
     """The experts of one precision: the physics of its kernels, and the cells.
 
     Marlin is one kernel for all weights that it widens: its physics are fitted to `all_rows` of theirs.
@@ -285,7 +283,7 @@ def _precision(rows: pd.DataFrame, all_rows: Sequence[pd.DataFrame], tokens: Flo
 
 def _fit(tables: Sequence[pd.DataFrame]) -> Physics:
     """The physics of a kernel from its rows of balanced loads; of all, where there are none."""
-    features: dict[str, list[Floats]] = {name: [] for name in FORM.features}
+    features: dict[str, list[Array]] = {name: [] for name in FORM.features}
     us = []
     for rows in tables:
         even = rows[rows["distribution"] == BALANCED]
@@ -300,12 +298,12 @@ def _fit(tables: Sequence[pd.DataFrame]) -> Physics:
     return fit_physics(FORM, {name: np.concatenate(values) for name, values in features.items()}, np.concatenate(us))
 
 
-def _columns(rows: pd.DataFrame) -> tuple[Floats, ...]:
+def _columns(rows: pd.DataFrame) -> tuple[Array, ...]:
     names = ("num_tokens", "hidden_size", "width", "held", "num_experts", "topk")
     return tuple(rows[name].to_numpy(float) for name in names)
 
 
-def _coded(rows: pd.DataFrame, tokens: Floats) -> list[int | None]:
+def _coded(rows: pd.DataFrame, tokens: Array) -> list[int | None]:
     """Logarithms at the sizes; repeated measurements by their median."""
     us = rows.groupby("num_tokens")["us"].median().reindex(tokens)
     return coded(np.log(us.to_numpy(float)))

@@ -415,7 +415,7 @@ def without_chain(rows: pd.DataFrame, kind: str, root: Path, gpu: str) -> pd.Dat
 
 
 def main() -> None:
-    """Print the curves, and how far rows of B200 are from those of GB200 and B300 without it."""
+    """Print the curves of the norms, and how far rows of B200 are from those of GB200 and B300 without it."""
     if len(sys.argv) != 2:
         raise InputError("no folder of sources", hint="python -m tools.tables.latent DATA")
     root = Path(sys.argv[1])

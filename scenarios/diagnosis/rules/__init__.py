@@ -1,4 +1,4 @@
-"""The rules, a finding a file. What a rule explains is not explained again by those after it.
+"""The rules, a file a subject: a rule makes one finding. What a rule explains is not explained again by those after it.
 
 Narrow causes come before wide ones, and what costs nothing to mend before hardware: a request that waited beside a free
 replica does not prove that memory is short, though that was full where it waited. The severity decides the order in

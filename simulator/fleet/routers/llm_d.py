@@ -1,14 +1,14 @@
 """The endpoint picker of llm-d and of the Gateway API Inference Extension, in its default profile.
 
-Scores and weights are those of llm-d-router: `simulator/fleet/router_parts.py` names the files of the scores, the weights
-2, 2 and 3 stand in pkg/epp/config/loader/defaults.go (`loadDefaultConfig`, 0b59e4ed), in whose order they are added up.
-What it remembers of prompts is that of its `approx-prefix-cache-producer` (pkg/epp/framework/plugins/requestcontrol/
-dataproducer/approximateprefix/, 09a534fc): blocks of 64 tokens at least (`minBlockSizeTokens` in plugin.go) of the
-first 131,072 tokens (`defaultMaxPrefixTokens` in types.go). Of each server it keeps as many blocks as the server says
-to have (`autoTune`, `makeserver`), or `lruCapacityPerServer`. A prompt's first block counts as used before its last
-(`Add` in indexer.go), so it is the first to be forgotten; what a server has need not be a prefix
-(`matchLongestPrefix`). A last block that is not full counts in the prompt's blocks; here it is never found again. It
-scrapes its metrics every 50 ms: the usual `signal_interval_s` here.
+Scores and weights are those of llm-d-router: `simulator/fleet/router_parts.py` names the files of the scores, the
+weights 2, 2 and 3 stand in pkg/epp/config/loader/defaults.go (`loadDefaultConfig`, 0b59e4ed), in whose order they are
+added up. What it remembers of prompts is that of its `approx-prefix-cache-producer`
+(pkg/epp/framework/plugins/requestcontrol/dataproducer/approximateprefix/, 09a534fc): blocks of 64 tokens at least
+(`minBlockSizeTokens` in plugin.go) of the first 131,072 tokens (`defaultMaxPrefixTokens` in types.go). Of each server
+it keeps as many blocks as the server says to have (`autoTune`, `makeserver`), or `lruCapacityPerServer`. A prompt's
+first block counts as used before its last (`Add` in indexer.go), so it is the first to be forgotten; what a server has
+need not be a prefix (`matchLongestPrefix`). A last block that is not full counts in the prompt's blocks; here it is
+never found again. It scrapes its metrics every 50 ms: the usual `signal_interval_s` here.
 
 Where prefill and decode are apart, it picks as its `disagg-profile-handler` does (pkg/epp/framework/plugins/scheduling/
 profilehandler/disagg/, 02d6c2ee): the replica that decodes first, by this same sum, then one that prefills, if as many

@@ -1,8 +1,8 @@
 """The replica that has requests of the adapter already, as llm-d's endpoint picker scores it.
 
-The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/router_parts.py` says
-where they are. The weighted scores are added up, and equals take turns. The weights of queue and KV are those of its
-default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
+The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/router_parts.py`
+says where they are. The weighted scores are added up, and equals take turns. The weights of queue and KV are those of
+its default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
 
 A replica has the adapters of its requests, waiting or running. Adapters that lie in a slot and that no request uses are
 in no metric. A request for the model itself is scored as one whose adapter no replica has.

@@ -55,66 +55,6 @@ class Delays(NamedTuple):
 NO_DELAYS: Final = Delays()
 
 
-class DelayerPass:
-    """One pass of the scheduler. It asks the delayer once at most, and only when a prompt could enter or goes on."""
-
-    __slots__ = ("_delayer", "_delays", "_is_held_back", "_running", "_view")
-
-    def __init__(self, delayer: PrefillDelayer, delays: Delays, view: View, running: int) -> None:
-        self._delayer = delayer
-        self._delays = delays
-        self._view = view
-        self._running = running  # requests that decode
-        self._is_held_back: bool | None = None
-
-    def holds_back(self) -> bool:
-        """Whether no prompt may enter in this pass (`negotiate_should_allow_prefill`, :429)."""
-        if self._is_held_back is None:
-            self._is_held_back = self._negotiate()
-        return self._is_held_back
-
-    def end(self, computed: int) -> Delays:
-        """The state after the pass, whose prefill step computes so many requests, none if it is no prefill (:395).
-
-        Of a prefill that is held back, the size is estimated (:407).
-        """
-        if self._is_held_back is None:
-            return self._delays.over()
-        waiting, slots = len(self._view.waiting), self._delayer.slots - self._running
-        size = computed or min(max(waiting, 1), max(slots, 1))
-        return self._delays._replace(sizes=(*self._delays.sizes, size)[-WINDOW:])
-
-    def _negotiate(self) -> bool:
-        """`_negotiate_should_allow_prefill_pure` (:166), where prompts could enter on all ranks: on this one."""
-        view, delayer, delays = self._view, self._delayer, self._delays
-        self._delays = delays.over()
-        low = delayer.token_usage_low_watermark
-        if low is not None and (view.num_blocks - view.num_free_blocks) / view.num_blocks < low:
-            return False
-        most = max(delays.sizes, default=0)
-        if not (delayer.slots - self._running < most or self._lacks_requests(most, delays)):
-            return False
-        if not delays.has_let_pass:
-            self._delays = self._delays._replace(has_let_pass=True)
-            return False
-        if delays.passes >= delayer.max_delay_passes - 1:
-            return False
-        since_s = delays.since_s if delays.passes else view.now_s
-        self._delays = delays._replace(passes=delays.passes + 1, since_s=since_s)
-        return True
-
-    def _lacks_requests(self, most: int, delays: Delays) -> bool:
-        """Whether the queue is short beside the batch and has not been waited for too long (:250)."""
-        delayer = self._delayer
-        if delayer.queue_min_ratio is None or not self._running:
-            return False
-        capacity = most if delayer.prefill_max_requests is None else delayer.prefill_max_requests
-        if len(self._view.waiting) >= min(int(self._running * delayer.queue_min_ratio), capacity):
-            return False
-        allowed_ms = MAX_DELAY_MS if delayer.max_delay_ms is None else delayer.max_delay_ms
-        return not (delays.passes and (self._view.now_s - delays.since_s) * 1000.0 >= allowed_ms)
-
-
 # The plan of a step. Line numbers without a file are those of managers/scheduler.py.
 
 
@@ -496,6 +436,66 @@ class PrefillAdder:
         tokens = min(extend, self.chunk_left)
         self._compute(request, tokens, extend, cdiv(tokens, self.size))
         return self._verdict()
+
+
+class DelayerPass:
+    """One pass of the scheduler. It asks the delayer once at most, and only when a prompt could enter or goes on."""
+
+    __slots__ = ("_delayer", "_delays", "_is_held_back", "_running", "_view")
+
+    def __init__(self, delayer: PrefillDelayer, delays: Delays, view: View, running: int) -> None:
+        self._delayer = delayer
+        self._delays = delays
+        self._view = view
+        self._running = running  # requests that decode
+        self._is_held_back: bool | None = None
+
+    def holds_back(self) -> bool:
+        """Whether no prompt may enter in this pass (`negotiate_should_allow_prefill`, :429)."""
+        if self._is_held_back is None:
+            self._is_held_back = self._negotiate()
+        return self._is_held_back
+
+    def end(self, computed: int) -> Delays:
+        """The state after the pass, whose prefill step computes so many requests, none if it is no prefill (:395).
+
+        Of a prefill that is held back, the size is estimated (:407).
+        """
+        if self._is_held_back is None:
+            return self._delays.over()
+        waiting, slots = len(self._view.waiting), self._delayer.slots - self._running
+        size = computed or min(max(waiting, 1), max(slots, 1))
+        return self._delays._replace(sizes=(*self._delays.sizes, size)[-WINDOW:])
+
+    def _negotiate(self) -> bool:
+        """`_negotiate_should_allow_prefill_pure` (:166), where prompts could enter on all ranks: on this one."""
+        view, delayer, delays = self._view, self._delayer, self._delays
+        self._delays = delays.over()
+        low = delayer.token_usage_low_watermark
+        if low is not None and (view.num_blocks - view.num_free_blocks) / view.num_blocks < low:
+            return False
+        most = max(delays.sizes, default=0)
+        if not (delayer.slots - self._running < most or self._lacks_requests(most, delays)):
+            return False
+        if not delays.has_let_pass:
+            self._delays = self._delays._replace(has_let_pass=True)
+            return False
+        if delays.passes >= delayer.max_delay_passes - 1:
+            return False
+        since_s = delays.since_s if delays.passes else view.now_s
+        self._delays = delays._replace(passes=delays.passes + 1, since_s=since_s)
+        return True
+
+    def _lacks_requests(self, most: int, delays: Delays) -> bool:
+        """Whether the queue is short beside the batch and has not been waited for too long (:250)."""
+        delayer = self._delayer
+        if delayer.queue_min_ratio is None or not self._running:
+            return False
+        capacity = most if delayer.prefill_max_requests is None else delayer.prefill_max_requests
+        if len(self._view.waiting) >= min(int(self._running * delayer.queue_min_ratio), capacity):
+            return False
+        allowed_ms = MAX_DELAY_MS if delayer.max_delay_ms is None else delayer.max_delay_ms
+        return not (delays.passes and (self._view.now_s - delays.since_s) * 1000.0 >= allowed_ms)
 
 
 # Memory that answers may still come to need: SGLang's estimate, a ratio of their `max_tokens`.

@@ -89,7 +89,7 @@ class ProfileCost:
         return _remarks(self.profile, steps)
 
     def floors(self, most_tokens: int) -> list[StepFloor]:
-        """Lines below the prices: see `simulator.timing.profile.profile_cost`."""
+        """Lines below the prices: see `profile_floors`."""
         return profile_floors(self.profile, self._prices, most_tokens)
 
     def stage(self, stage: Stage) -> "ProfileCost":

@@ -34,8 +34,8 @@ from simulator.timing.tables.table_schema import (
 )
 
 # Tables of multi-head latent attention as JSON (gzipped), beside the GPU's other tables: NAME-latent.json.gz.
-#     {"schema": "batchlab latent tables", "version": 1, "name": "h200-vllm-0.24", "gpu": "h200", "software": "vLLM ...",
-#      "sources": [...], "rejected": {...}, "errors": {...},
+#     {"schema": "batchlab latent tables", "version": 1, "name": "h200-vllm-0.24", "gpu": "h200",
+#      "software": "vLLM ...", "sources": [...], "rejected": {...}, "errors": {...},
 #      "dimensions": {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "rope_head_dim": 64, "head_dim": 128},
 #      "decode": [{"dtype": "fp8_block", "kv": "bf16", "kernels": ["FLASH_ATTN_MLA"], "axes": [seqs, context],
 #                  "heads": {"16": {"physics": {...}, "us": [...]}, ...}}, ...],

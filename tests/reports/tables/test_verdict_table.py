@@ -231,7 +231,7 @@ def test_nothing() -> None:
 
 def test_the_table_needs_no_matplotlib() -> None:
     code = (
-        "import sys; from reports.tables import request_tables, verdict_table\n"
+        "import sys; from reports.tables import details, verdict_table\n"
         "print('matplotlib' in sys.modules, 'scipy' in sys.modules)"
     )
     done = subprocess.run(

@@ -84,7 +84,7 @@ UNUSED = (
     "scenarios.schema.slo",
     "scenarios.schema.fleet",
     "scenarios.schema.speculative",
-    "scenarios.schema.cost",
+    "scenarios.generate.subagents",
     "simulator.policies.sglang",
     "simulator.engine.itemized",
     "simulator.engine.itemized_apply",
