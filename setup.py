@@ -49,7 +49,6 @@ CORE = (
     "simulator/fleet/run_ahead.py",
     "simulator/memory/block_keys.py",
     "simulator/memory/free_runs.py",
-    "simulator/memory/group_pool.py",
     "simulator/memory/group_tables.py",
     "simulator/memory/grouped.py",
     "simulator/memory/ledger.py",

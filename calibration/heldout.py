@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
-from calibration.kernels import (
+from calibration.rows import KernelRows, Table, select
+from calibration.surface_fit import (
     DECODE,
     GEMM,
     JOINT_AXES,
     PREFILL,
     SMALLEST,
+    Kernel,
     KernelLaunch,
     find_launch,
     gemm_surface,
     joint,
 )
-from calibration.rows import KernelRows, Table, select
-from calibration.surface_fit import Kernel
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Array, Surface

@@ -1,37 +1,11 @@
-"""Kernel rows: the form into which every source is read, and which `calibrate measure` writes.
-
-A file of rows is JSON lines, gzipped where the name ends in .gz. The first line is the header:
-
-    {"schema": "batchlab rows", "version": 1, "gpu": "rtx-4090", "model": "llama-3.1-8b", "tensor_parallel": 1,
-     "dtype": "bf16", "kv_dtype": "bf16", "software": "vLLM 0.19.0, CUDA 12.8",
-     "sources": [{"source", "commit", "path", "licence"}]}
-
-Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kinds and columns, all numbers but `op`:
-
-    dense       op, tokens                one operator of one layer (qkv, gate_up, norm, ...), or of a step: `STEP_OPS`
-    sampled     op, seqs                  lm_head, sampler: once a step, for so many rows of logits
-    attention   chunk, cached, seqs, context, chunks
-                one layer's attention for `chunks` (1) prompt chunks of `chunk` tokens, each behind `cached` ones, and
-                `seqs` decodes of `context` KV tokens each, all in one kernel; chunk = 0 or seqs = 0: without these
-    skew        seqs, long_seqs, short, long, chunk, cached, equal_us
-                the same with `long_seqs` of the decodes `long` and the others `short`; `equal_us` is the time with all
-                of them at the mean
-    experts     tokens, activated         one layer's routed experts
-    gemm        m, n, k                   a matrix product, wherever it is used
-    all_reduce  gpus, bytes               one all-reduce of so many bytes on each GPU
-    step        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs,
-                decode_longest, decode_squares, prefill_longest
-                a whole step, as `simulator.timing.cost.StepShape` counts it; trailing counts may be left out
-
-A row with "flagged": true was measured while the device was not itself (a canary beside it had drifted). It is kept in
-the file and set apart when read; a fit leaves it out, and refuses where many are.
-"""
+"""Kernel rows: the form into which every source is read, under batchlab's names of GPUs and models."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,10 +15,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import Model
+from simulator.hardware.gpus import GPUS, Gpu
+from simulator.hardware.model_config import is_config, named_model
+from simulator.hardware.models import MODELS, Model, custom_model, find_model
 from simulator.timing.cost import COUNTS
 from simulator.timing.profile.surface import Array
+
+# Translate the names of GPUs and models in sources to batchlab's own.
+
+_GPU_ALIASES = {"a100sxm": "a100-80gb", "h100sxm": "h100", "h200sxm": "h200", "h10080gb": "h100"}
+_TAILS = re.compile(r"(?:-?(?:instruct|chat|hf|base|\d{4}))+$")
+
+
+def gpu_name(text: str) -> str:
+    """batchlab's name of a GPU, from a driver's or a folder's; "" for an unknown one."""
+    plain = _plain_name(text)
+    for alias, name in _GPU_ALIASES.items():
+        if alias in plain:
+            return name
+    return _best(plain, GPUS)
+
+
+def model_name(text: str) -> str:
+    """batchlab's name of a model, from its path on a hub (`Qwen/Qwen3-32B`); "" for an unknown one."""
+    name = text.rpartition("/")[2].lower().removeprefix("meta-")
+    name = _TAILS.sub("", name)
+    return _best(_plain_name(name), MODELS, whole=True)
+
+
+def model_of(text: str) -> Model:
+    """Find the model that a command names: built in, the path of a config.json, or dimensions as `{layers: 32, ...}`.
+
+    InputError where it is none of these.
+    """
+    if text.lstrip().startswith("{"):
+        import yaml
+
+        try:
+            dimensions = yaml.safe_load(text)
+        except yaml.YAMLError:
+            dimensions = None
+        if not isinstance(dimensions, dict):
+            raise InputError(f"not a mapping of dimensions: {text}", hint="'{layers: 32, hidden: 4096, ...}'")
+        return custom_model(dimensions)
+    if is_config(text):
+        return named_model(text)
+    try:
+        return find_model(model_name(text) or text)
+    except InputError as error:
+        hint = f"{error.hint}; any other by the path of its config.json, or by its dimensions, '{{layers: 32, ...}}'"
+        raise InputError(error.message, hint=hint) from None
+
+
+def _plain_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _best(plain: str, names: Iterable[str], whole: bool = False) -> str:
+    """The longest name that `plain` contains; with `whole`, that it equals."""
+    fitting = [name for name in names if (_plain_name(name) == plain if whole else _plain_name(name) in plain)]
+    return max(fitting, key=len, default="")
+
 
 # CSV files read as columns, gzipped or not; numbers are floats.
 

@@ -21,11 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.cold import cold_decodes, cold_products
-from calibration.document import of_axis, of_physics
+from calibration.fit import of_axis, of_physics
 from calibration.heldout import FOLDS, SEED, Errors, summary
-from calibration.kernels import gemm_kernel, stands_for
-from calibration.names import gpu_name
-from calibration.rows import TOLERANCE
+from calibration.rows import TOLERANCE, gpu_name
 from calibration.sources.aiconfigurator import (
     AICONFIGURATOR,
     AICONFIGURATOR_CORE,
@@ -35,7 +33,7 @@ from calibration.sources.aiconfigurator import (
     Source,
     parquet,
 )
-from calibration.surface_fit import Shape, fit_physics, on_grid
+from calibration.surface_fit import Shape, fit_physics, gemm_kernel, on_grid, stands_for
 from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.timing.profile.surface import Array, Surface, SurfaceAxis
 from simulator.timing.tables.attention import Found, decode_counts, decode_us, prompt_counts, prompt_us

@@ -13,12 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from gpu_backend.decoder import Decoder, Inputs
+from gpu_backend.decoder import Decoder, Inputs, PagedPool
 from gpu_backend.device import Device
-from gpu_backend.fp8 import E4M3, as_bytes, has_fp8_weights, kv_type
 from gpu_backend.kernel_choice import default_attention, default_pointwise, open_attention, open_pointwise
-from gpu_backend.pool import PagedPool
-from gpu_backend.weights import Dense, ExpertWeights, Layer, Mlp, Weights, load_weights, random_weights
+from gpu_backend.weights import (
+    E4M3,
+    Dense,
+    ExpertWeights,
+    Layer,
+    Mlp,
+    Weights,
+    as_bytes,
+    has_fp8_weights,
+    kv_type,
+    load_weights,
+    random_weights,
+)
 from gpu_backend.work import (
     AttentionImpl,
     AttentionShape,

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_backend.backend import Backend, Done
+from gpu_backend.decoder import Checks
 from gpu_backend.device import STEADY
-from gpu_backend.pool import Checks
 from gpu_backend.probes import Controls
 from gpu_backend.work import ScheduledPart, Swap, Work
 from simulator.errors import InputError
-from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_run import DeviceStep
+from simulator.lockstep.lockstep_run import Canary, DeviceStep
 from simulator.lockstep.step_errors import regime_of
 from simulator.memory.blocks import BlockTables
 from simulator.request import Request

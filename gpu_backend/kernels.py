@@ -10,8 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_backend.decoder import NORM_EPS, norm
-from gpu_backend.fp8 import E4M3, LARGEST, SMALLEST_SCALE
-from gpu_backend.weights import Layer, Norm
+from gpu_backend.weights import E4M3, LARGEST, SMALLEST_SCALE, Layer, Norm
 
 # e4m3 numbers in Triton: rounding to them, and quantising activations.
 
@@ -59,7 +58,7 @@ def warps(block: int) -> int:
 
 
 def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`gpu_backend.fp8.quantised_rows` in one kernel."""
+    """`gpu_backend.weights.quantised_rows` in one kernel."""
     tokens, width = x.shape
     out, scales = torch.empty_like(x, dtype=E4M3), x.new_empty((tokens, 1), dtype=torch.float32)
     if tokens:

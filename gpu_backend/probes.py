@@ -11,9 +11,9 @@ import numpy as np
 
 from gpu_backend.backend import Backend
 from gpu_backend.decoder import Operators
-from gpu_backend.fp8 import random_pages
+from gpu_backend.weights import random_pages
 from gpu_backend.work import ScheduledPart, Work, step_arrays
-from simulator.lockstep.canary import ControlStep
+from simulator.lockstep.lockstep_run import ControlStep
 from simulator.timing.cost import COUNTS
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from scenarios.assembly.engines import caches_prefixes, engine_keys
 from scenarios.assembly.replica_parts import STATIC, build
-from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.schema.allowed import is_of, nearest_known
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario

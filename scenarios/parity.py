@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from scenarios.assembly.combined import check_parts, parts_of
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.replica_parts import check_parts, parts_of
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.schema.scenario import Scenario
 from simulator.goes_with import APART, KV_GROUPS, REAL, REAL_SGLANG

@@ -70,7 +70,7 @@ def one_line(summary: Mapping[str, Any]) -> str:
 
 def html_table(title: str, runs: Sequence[Shown]) -> str:
     """The verdict table as HTML, with what its figures rest on."""
-    from reports.tables.basis import provenance_words
+    from reports.tables.details import provenance_words
     from reports.tables.verdict_table import html_table as of_summaries
 
     summaries = {run.label: run.summaries for run in runs}

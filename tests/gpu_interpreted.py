@@ -8,7 +8,7 @@ from typing import Any
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor, RequestTrace
-from gpu_backend.fp8 import random_pages
+from gpu_backend.weights import random_pages
 from gpu_backend.work import ScheduledPart, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.memory.blocks import BlockManager

@@ -82,7 +82,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
 
     from gpu_backend.attention.paged import PagedAttention, StepSequences
     from gpu_backend.attention.worklist import Tilings, tilings
-    from gpu_backend.fp8 import E4M3
+    from gpu_backend.weights import E4M3
     from gpu_backend.work import UNSCALED, KVScales
     from tools.kernel_bench.cases import reference_attention
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_backend import kernels
 from gpu_backend.attention.paged import PagedAttention, StepSequences, write_kv
 from gpu_backend.attention.worklist import Ints, Longs, Tiling, Tilings
-from gpu_backend.fp8 import E4M3, quantised, quantised_rows
+from gpu_backend.weights import E4M3, quantised, quantised_rows
 from gpu_backend.work import KVScales, StepArrays
 from tools.kernel_bench.cases import reference_attention
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.plan import Policy
 from simulator.results.records import Records
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Memory, Scenario, make_workload
 
 ONE_SECOND = Linear(1.0)

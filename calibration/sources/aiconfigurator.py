@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.cold import cold_decodes, cold_products
-from calibration.names import gpu_name
-from calibration.rows import KernelRows, Table, make_table
+from calibration.rows import KernelRows, Table, gpu_name, make_table
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import Model

@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibration.engines import READERS
-from calibration.names import model_of
-from calibration.rows import KernelRows, merge, read_rows, read_text
+from calibration.rows import KernelRows, merge, model_of, read_rows, read_text
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.names import gpu_name, model_name
-from calibration.rows import Columns, KernelRows, Table, find_columns, make_table, read_columns
+from calibration.rows import Columns, KernelRows, Table, find_columns, gpu_name, make_table, model_name, read_columns
 from simulator.errors import InputError
 
 OPS = {

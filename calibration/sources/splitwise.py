@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, make_table, read_csv
+from calibration.rows import KernelRows, gpu_name, make_table, model_name, read_csv
 from simulator.errors import InputError
 
 COLUMNS = (

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.names import gpu_name, model_name
-from calibration.rows import Columns, KernelRows, Table, find_columns, make_table, select
+from calibration.rows import Columns, KernelRows, Table, find_columns, gpu_name, make_table, model_name, select
 from simulator.errors import InputError
 
 OPS = {

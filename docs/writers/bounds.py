@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from docs.writers.tables import texts
-from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.engines import with_policy
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
 from scenarios.bound.bound import bound, of_run

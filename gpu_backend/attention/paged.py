@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gpu_backend import kernels
 from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, Longs, Tiling, Tilings, WorkList, tilings, work_list
-from gpu_backend.fp8 import E4M3
 from gpu_backend.kernels import INTERPRETED
+from gpu_backend.weights import E4M3
 from gpu_backend.work import UNSCALED, KVScales, StepArrays
 
 # A step's work on the device: lists, block tables and slots in one buffer.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_backend.fp8 import put, stored, taken, widened
+from gpu_backend.weights import put, stored, taken, widened
 from gpu_backend.work import UNSCALED, AttentionImpl, AttentionShape, Int32s, Int64s, KVScales, StepArrays
 
 # Attention over pages with torch's own operators: the default on a CPU, and the comparison for the kernel.

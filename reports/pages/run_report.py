@@ -11,10 +11,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports.html import pieces as html
-from reports.html.page_data import page_data
+from reports.html.pieces import page_data
 from reports.picture import DrawnRuns, Picture, Plot, ReportRun, Style, styles
 from reports.plots.cdf import CdfCurve, all_curves, quantities
-from reports.tables.basis import cost_tables, is_of_steps, provenance_words
 from reports.tables.details import (
     LEGEND,
     METRICS_TABLE,
@@ -24,16 +23,18 @@ from reports.tables.details import (
     class_rows,
     class_summaries,
     class_words,
+    cost_tables,
     difference_table,
     differences,
+    is_of_steps,
+    provenance_words,
     rejection_table,
     replica_table,
     starvation_table,
 )
 from reports.units import fitted, number, one_line
 from reports.verdict.sentences import verdict_words
-from reports.verdict.shown_metrics import Summaries, joined, seeds
-from reports.verdict.slo_targets import facts
+from reports.verdict.shown_metrics import Summaries, facts, joined, seeds
 from simulator import core_name
 from simulator.parameters import constants_in
 

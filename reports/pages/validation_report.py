@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from reports.axes import LOG_FROM, latency_axis, plain_numbers
 from reports.html import pieces as html
 from reports.html import pieces as svg
-from reports.html.page_data import BUCKETS, Json, curves_data, timeline_data
+from reports.html.pieces import BUCKETS, Json, curves_data, timeline_data
 from reports.picture import INK, MUTED, Mark, Painted, Picture, Style, draw, some
 from reports.plots.cdf import GRID, SCALE, CdfCurve, Quantity, cdf
 from reports.plots.timeline import BUCKETS as PICTURE_BUCKETS

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from reports.axes import TICKS, coinciding, height, highest, latency_axis, said, slo_line, tail_axis, time_text
 from reports.picture import INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
 from reports.units import latency
-from reports.verdict.slo_targets import classes_of
+from reports.verdict.shown_metrics import classes_of
 from simulator.metrics.latency import Slo, finished, itl, limited_requests, request_latencies
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Floats, Records

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from reports.verdict.sentences import EVEN
-from reports.verdict.shown_metrics import Column, Estimate, Summary, column_of, estimate, is_real
-from reports.verdict.slo_targets import KEPT
+from reports.verdict.shown_metrics import KEPT, Column, Estimate, Summary, column_of, estimate, is_real
 from simulator.metrics.outcomes import ATTAINMENT, MET
 from simulator.metrics.summary import METRICS
 

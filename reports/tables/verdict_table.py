@@ -17,8 +17,18 @@ from typing import Any
 from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
 from reports.units import MILLISECONDS, MISSING, column_unit, fitted, intervals, number, tied, time_unit
 from reports.verdict.sentences import Own, own_intervals, verdict_words
-from reports.verdict.shown_metrics import Block, Column, Estimate, Summaries, best, blocks_of, estimate, seeds, values
-from reports.verdict.slo_targets import Facts
+from reports.verdict.shown_metrics import (
+    Block,
+    Column,
+    Estimate,
+    Facts,
+    Summaries,
+    best,
+    blocks_of,
+    estimate,
+    seeds,
+    values,
+)
 from simulator.metrics.latency import Slo
 from simulator.metrics.metric import MS
 from simulator.metrics.summary import METRICS, PREDICTION

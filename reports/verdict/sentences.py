@@ -7,8 +7,24 @@ import math
 from collections.abc import Mapping, Sequence
 
 from reports.units import latency, number, short
-from reports.verdict.shown_metrics import COLUMNS, Column, Summaries, estimate, is_real, joined, ranked, seeds, values
-from reports.verdict.slo_targets import Facts, Judged, how_text, judged, missed_text, misses_text, slo_text
+from reports.verdict.shown_metrics import (
+    COLUMNS,
+    Column,
+    Facts,
+    Judged,
+    Summaries,
+    estimate,
+    how_text,
+    is_real,
+    joined,
+    judged,
+    missed_text,
+    misses_text,
+    ranked,
+    seeds,
+    slo_text,
+    values,
+)
 from simulator.metrics.confidence import PERCENTILE_KEYS
 from simulator.metrics.latency import Slo
 from simulator.metrics.outcomes import ATTAINMENT
@@ -30,7 +46,7 @@ def winner(summaries: Summaries, against: Mapping[str, Judged]) -> str | None:
     """The run to take: of those that are not saturated, one that keeps the SLO; of several the quickest at the tail.
 
     Where none keeps the SLO, the one that is nearest to it. None where all are saturated. `against` holds each run
-    against the SLO (`reports.verdict.slo_targets.judged`).
+    against the SLO (`reports.verdict.shown_metrics.judged`).
     """
     able = [label for label in summaries if not is_saturated(summaries, label)]
 
@@ -265,7 +281,7 @@ def verdict_words(
 ) -> list[str]:
     """A few sentences, the most important first; none where nothing can be said.
 
-    `facts` are those of each run's first seed (`reports.verdict.slo_targets.facts`). `paired`: the runs saw the same
+    `facts` are those of each run's first seed (`reports.verdict.shown_metrics.facts`). `paired`: the runs saw the same
     requests and have the same SLO; runs that did not are not held against each other.
     """
     known = {label: (facts or {}).get(label, Facts()) for label in summaries}

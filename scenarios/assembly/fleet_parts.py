@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scenarios.assembly.combined import check_parts, parts_of_group
-from scenarios.assembly.groups import Group, groups_of
-from scenarios.assembly.replica_parts import ReplicaParts, build
+from scenarios.assembly.engines import Group, groups_of
+from scenarios.assembly.replica_parts import ReplicaParts, build, check_parts, parts_of_group
 from scenarios.random_draws import stream
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
@@ -23,7 +22,7 @@ from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.goes_with import APART, API_SERVERS, TOKEN_CAP, WHOLE_REQUESTS
 from simulator.memory.blocks import Cache
-from simulator.metrics.foresight import foresight
+from simulator.metrics.part_metrics import foresight
 from simulator.metrics.window import measured_window
 from simulator.request import Request
 from simulator.results.records import Records

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scenarios.assembly.engine_policy import policy_label
+from scenarios.assembly.engines import policy_label, verifies_drafts
 from scenarios.assembly.speculation import drafts_of
-from scenarios.assembly.unused_keys import verifies_drafts
 from scenarios.schema.scenario import Scenario
 from simulator.goes_with import IMAGES, KV_GROUPS, STATES, Part, refused
 from simulator.hardware.kv import GIB, KVCache, MemorySettings
@@ -24,7 +23,7 @@ from simulator.policy_traits import Traits
 from simulator.timing.added import draft_head
 
 if TYPE_CHECKING:
-    from scenarios.schema.links import KVOffload
+    from scenarios.schema.host import KVOffload
     from simulator.engine.parts.connected_memory import Connected
     from simulator.engine.parts.offload import Offloading
     from simulator.memory.blocks import KVBlocks

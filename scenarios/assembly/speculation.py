@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scenarios.assembly.unused_keys import takes_ahead, verifies_drafts
+from scenarios.assembly.engines import takes_ahead, verifies_drafts
 from scenarios.random_draws import stream
 from scenarios.schema.cost import ProfileCostConfig, RooflineCostConfig
 from scenarios.schema.scenario import Scenario
@@ -26,7 +26,7 @@ from simulator.speculative.acceptance import (
 from simulator.speculative.speculation import Speculation, check_server
 from simulator.timing.added import Drafter, DrafterMemory, Joint, draft_head, joined_parameters, memory_of
 from simulator.timing.cost import CostModel
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Roofline
 
 if TYPE_CHECKING:
     from scenarios.schema.speculative import AcceptanceConfig, SpeculativeDecoding
@@ -164,7 +164,7 @@ def build_drafter(scenario: Scenario) -> Drafter | None:
 def _pass(scenario: Scenario, own: Model) -> CostModel:
     """The cost of a pass of a draft model: measured kernels where the scenario's cost has them, else its roofline."""
     if isinstance(scenario.resolve_cost(), ProfileCostConfig):
-        from scenarios.schema.around import HostConfig
+        from scenarios.schema.host import HostConfig
         from simulator.timing.profile import ProfileCost
 
         changed = {"model": own.name, "host": HostConfig(step_s=0.0, per_seq_s=0.0)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scenarios.assembly.groups import groups_of
+from scenarios.assembly.engines import groups_of
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.trace import TraceWorkload

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.check.cases import MOST_TRIES, RandomCase, RandomRequest, as_yaml, random_case, shrink
-from scenarios.check.experiment import Breach, Law
-from scenarios.check.law_trial import LeakError, LivelockError, TooLongError, Trial, cpu_limit, make_trial
+from scenarios.check.law_trial import Breach, Law, LeakError, LivelockError, TooLongError, Trial, cpu_limit, make_trial
 from scenarios.check.laws import (
     blocks,
     budgets,
@@ -26,7 +25,7 @@ from scenarios.check.laws import (
     service,
     work,
 )
-from scenarios.runs.storage.staging import staging, unwritable
+from scenarios.runs.storage.run_folder import staging, unwritable
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.check.experiment import Breach, Experiment, asynchronous, differences, first_difference
+from scenarios.check.law_trial import Breach, Experiment, asynchronous, differences, first_difference
 from simulator.plan import Policy, StepPlan, View
 from simulator.policy_traits import OptionalMembers
 from simulator.request import RequestView

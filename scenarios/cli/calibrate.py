@@ -71,8 +71,7 @@ def measure(
         raise InputError("--set changes a key of a scenario, and none is given", hint="--scenario S")
     require_torch(device)
     console = Console(quiet=quiet)
-    from gpu_backend.profiler import MEASURED, ROWS
-    from gpu_backend.session import measure_into
+    from gpu_backend.session import MEASURED, ROWS, measure_into
 
     chosen = None if scenario is None else load(scenario, set_ or [])
     dimensions = chosen.resolve_model() if chosen is not None else named_model(model or "")
@@ -161,7 +160,7 @@ def fit(
     --enable-logging-iteration-details, SGLang's forward-pass metrics, scrapes of vLLM's /metrics, results of vllm bench
     serve or sweep. A few steps are enough: the rest stays as kernel tables say.
     """
-    from calibration.document import write_document
+    from calibration.fit import write_document
     from calibration.own_steps import scope_of
     from simulator.errors import InputError
 
@@ -232,7 +231,7 @@ def check(
 
 
 def _check(profile: Path, model: str = "", tensor_parallel: int = 1) -> None:
-    from calibration.document import check_profile, check_tables
+    from calibration.fit import check_profile, check_tables
     from scenarios.profiles import TABLES_SUFFIX
     from simulator.errors import InputError
 
@@ -282,7 +281,7 @@ def _read(
 
 
 def _model(text: str) -> Model_:
-    from calibration.names import model_of
+    from calibration.rows import model_of
     from simulator.errors import InputError
 
     if not text:
@@ -317,8 +316,8 @@ def _fit_steps(
     overwrite: bool,
     rows: KernelRows | None = None,
 ) -> None:
-    from calibration.document import write_document
-    from calibration.steps import fit_steps, read_step_log
+    from calibration.fit import write_document
+    from calibration.own_steps import fit_steps, read_step_log
     from scenarios.runs.storage.output import output_file
     from scenarios.runs.storage.run_folder import to_json
 
@@ -405,7 +404,7 @@ _LEVEL, _TIMES = 0.9, 1.645
 
 def _model_value(text: str) -> Any:
     """Return the model as a scenario has it: a name, a path or a mapping."""
-    from calibration.names import model_name
+    from calibration.rows import model_name
 
     if text.lstrip().startswith("{"):
         import yaml

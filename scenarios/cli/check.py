@@ -50,7 +50,7 @@ def policy(
     A table goes to stdout; the smallest scenario that breaks a law goes to --out, else to runs/check-POLICY, for
     `batchlab run` to replay. Exit code 3: a law is broken.
     """
-    from scenarios.assembly.engine_policy import policy_label
+    from scenarios.assembly.engines import policy_label
     from scenarios.check.check_policy import as_json, check_folder, check_policy, story, table, write
     from scenarios.cli.flags import Progress
     from scenarios.runs.storage.run_folder import to_json

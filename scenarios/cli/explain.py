@@ -26,11 +26,10 @@ def explain(
     and remedies. Each remedy is tried on the same requests, and the answer says whether it helps. --out writes a page
     with pictures of the run (report.html) and explain.json to a folder, which may be that of the run.
     """
+    from scenarios.diagnosis.diagnose import data, with_findings
     from scenarios.diagnosis.diagnose import explain as find
-    from scenarios.diagnosis.words import data, with_findings
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import EXPLANATION, REPORT, SCENARIO, to_json
-    from scenarios.runs.storage.saved_run import read_summary, single_run
+    from scenarios.runs.storage.run_folder import EXPLANATION, REPORT, SCENARIO, read_summary, single_run, to_json
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
@@ -59,7 +58,7 @@ def explain(
 def _text(found: Explanation, terminal: Terminal) -> str:
     """Return the state of the run, then each finding with its evidence and its remedies."""
     from reports.tables.verdict_table import wrapped
-    from scenarios.diagnosis.words import capital, change_text, headline, outcome, weight, when
+    from scenarios.diagnosis.diagnose import capital, change_text, headline, outcome, weight, when
 
     def indented(text: str, first: str, rest: str) -> str:
         lines = wrapped(text, terminal.prose_width - len(rest)).split("\n")

@@ -36,7 +36,7 @@ def export(
     """
     from reports.exports.exported_run import export_files
     from scenarios.runs.storage.output import kind_of, output
-    from scenarios.runs.storage.saved_run import single_run
+    from scenarios.runs.storage.run_folder import single_run
 
     console = Console(quiet=quiet)
     chosen = _chosen(formats or ["perfetto"])
@@ -70,9 +70,8 @@ def _chosen(names: list[str]) -> list[ExportFormat]:
 
 def _read(folder: Path) -> Exported:
     from reports.exports.exported_run import Exported
-    from scenarios.assembly.engine_policy import policies_label
-    from scenarios.runs.storage.run_folder import DECISIONS, SCENARIO, run_tables
-    from scenarios.runs.storage.saved_run import read_decisions, read_run
+    from scenarios.assembly.engines import policies_label
+    from scenarios.runs.storage.run_folder import DECISIONS, SCENARIO, read_decisions, read_run, run_tables
     from scenarios.schema.loader import load
 
     saved = read_run(folder)

@@ -78,7 +78,7 @@ def _profiles() -> list[Row]:
 
 def _presets() -> list[Row]:
     """Name, the trace's own rate, what it is like."""
-    from scenarios.schema.presets import PRESETS
+    from scenarios.schema.workload import PRESETS
 
     return [
         (name, "rate required" if each.rate is None else f"{each.rate:4.2f} requests/s", each.title)

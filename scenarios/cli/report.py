@@ -28,11 +28,10 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     """Return the verdict table, the tables by class and by replica where there are several, and the figures' basis."""
-    from reports.tables.basis import provenance_words
-    from reports.tables.details import class_table, replica_table
+    from reports.tables.details import class_table, provenance_words, replica_table
     from reports.tables.verdict_table import MOST_OF_A_LABEL, verdict_table, wrapped
     from reports.units import fitted
-    from reports.verdict.slo_targets import facts
+    from reports.verdict.shown_metrics import facts
     from scenarios.show import are_paired
 
     first, paired = runs[0].scenario, are_paired(runs)
@@ -63,8 +62,7 @@ def _title(text: str, runs: Sequence[Shown], terminal: Terminal) -> str:
 
 def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
     """Return the runs with the findings of their first seeds."""
-    from scenarios.diagnosis.diagnose import diagnose
-    from scenarios.diagnosis.words import findings_text
+    from scenarios.diagnosis.diagnose import diagnose, findings_text
 
     return [
         replace(run, findings=findings_text(diagnose(run.scenario, run.records, run.summaries[0], run.workload)))
@@ -218,9 +216,8 @@ def _read(folder: Path) -> list[_Found]:
     """Read the lines of a report from a folder: one for a run, one for each policy of a comparison."""
     import yaml
 
-    from scenarios.assembly.engine_policy import policies_label
-    from scenarios.runs.storage.run_folder import SCENARIO
-    from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
+    from scenarios.assembly.engines import policies_label
+    from scenarios.runs.storage.run_folder import SCENARIO, is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load
     from scenarios.show import Shown
 
@@ -253,8 +250,7 @@ _UNITS = {"rate": "requests/s"}  # of keys whose name does not say it
 def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
     """Write plots and report.html into the folder of a sweep, whole or not at all. Raises InputError."""
     from reports.sweep.sweep_report import write_sweep_report as write_report
-    from scenarios.runs.storage.run_folder import report_files
-    from scenarios.runs.storage.staging import staging
+    from scenarios.runs.storage.run_folder import report_files, staging
 
     result = sweep_result(swept)
     with staging(target, replace=report_files(target)) as folder:
@@ -264,9 +260,8 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
 
 def best(result: SweepResult, terminal: Terminal) -> str:
     """Return the best points as a table, the basis of it, and the Pareto fronts with what keeps the SLO."""
-    from reports.sweep.front import front_table
     from reports.sweep.points import best_points, trades
-    from reports.sweep.sweep_report import best_table, best_words
+    from reports.sweep.sweep_report import best_table, best_words, front_table
     from reports.tables.verdict_table import wrapped
 
     found = best_points(result)
@@ -315,7 +310,7 @@ def _text(keys: tuple[str, ...], setting: Setting) -> str:
 
 
 def _value(key: str, value: object) -> str:
-    from scenarios.assembly.engine_policy import policy_label
+    from scenarios.assembly.engines import policy_label
 
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]

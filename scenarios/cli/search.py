@@ -62,7 +62,7 @@ def search(
     from scenarios.search.race import SEEDS, TRIALS
     from scenarios.search.search import checked
     from scenarios.search.search import search as run_search
-    from scenarios.studies.executors import executor as make_executor
+    from scenarios.studies.run_sweep import executor as make_executor
 
     console, out = given.console, given.out
     base = load(scenario, given.changed)
@@ -89,7 +89,7 @@ def _kept(out: Path, console: Console) -> Iterator[Path]:
     """Yield the hidden folder that keeps the runs until the search is written; a search that is stopped leaves it."""
     import shutil
 
-    from scenarios.runs.storage.staging import PARTIAL
+    from scenarios.runs.storage.run_folder import PARTIAL
 
     folder, is_new = out / f"{PARTIAL}search", not out.exists()
     try:
@@ -183,6 +183,6 @@ def search_page(found: Searched) -> SearchPage:
 
 def _over_prompts(found: Searched) -> list[tuple[float, tuple[float, float], tuple[float, float] | None]]:
     """Points over the median prompt of each tenth of the requests: mean TTFT in ms and share within the SLO."""
-    from scenarios.search.proof import groups
+    from scenarios.search.search import groups
 
     return [(each.middle, each.ttft_ms, each.within) for each in groups(*found.runs, parts=_POINTS) if each.middle]

@@ -56,7 +56,7 @@ def sweep(
     from scenarios.cli.report import best, write_sweep_report
     from scenarios.runs.storage.output import default_folder
     from scenarios.runs.storage.run_folder import REPORT, TABLE, to_json
-    from scenarios.studies.executors import executor as make_executor
+    from scenarios.studies.run_sweep import executor as make_executor
     from scenarios.studies.run_sweep import sweep as run_sweep
 
     console = Console(quiet=quiet)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
     from scenarios.schema.scenario import Scenario as Loaded
-    from scenarios.validate.compare import FrontEndUse, Side, Validation
+    from scenarios.validate.compare import Figure, FrontEndUse, Scraped, Side, Validation
     from scenarios.validate.error_parts import Diagnosis
-    from scenarios.validate.scraped import Figure, Scraped
     from simulator.metrics.series import StepFunction
 
 
@@ -65,7 +64,7 @@ def validate(
     is an error, unless --overwrite is given.
     """
     from scenarios.measured import read_measured
-    from scenarios.measured.scrape import is_scrape
+    from scenarios.measured.read_log import is_scrape
     from scenarios.runs.storage.output import default_folder
     from scenarios.schema.loader import load
     from simulator.errors import InputError
@@ -106,7 +105,7 @@ def _validate_log(
     reports: bool,
 ) -> None:
     """Run the scenario, or the log's own requests, write what differs into `target`, and print it."""
-    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
+    from scenarios.assembly.engines import policy_label, resolved_yaml
     from scenarios.measured.measured_run import workload_of
     from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.output import output, same_scenario
@@ -266,12 +265,12 @@ def validate_scrape(
 ) -> None:
     """Run the scenario, compare it with the scrape, or with what came after an earlier one, and print the errors."""
     from reports.tables.verdict_table import wrapped
-    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
-    from scenarios.measured.scrape import read_scrape
+    from scenarios.assembly.engines import policy_label, resolved_yaml
+    from scenarios.measured.read_log import read_scrape
     from scenarios.runs.runner import run
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import VALIDATION, to_json
-    from scenarios.validate.scraped import compare_scrape
+    from scenarios.validate.compare import compare_scrape
 
     scrape = read_scrape(measured)
     if earlier is not None:
@@ -307,7 +306,7 @@ def _rows(found: Scraped) -> TableRows:
 
 
 def _words(found: Scraped) -> list[str]:
-    from scenarios.validate.scraped import NOT_COMPARED
+    from scenarios.validate.compare import NOT_COMPARED
 
     there, here = found.requests
     score = found.data()["score"]

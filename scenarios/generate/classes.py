@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals
-from scenarios.generate.lengths import draw_images, draw_lengths, draw_outputs, draw_times
-from scenarios.generate.sessions import chains, cut, with_sessions
+from scenarios.generate.sessions import chains, cut, draw_images, draw_lengths, draw_outputs, draw_times, with_sessions
 from scenarios.random_draws import stream
 from scenarios.schema.arrival import Arrival, MeanRate
 from scenarios.schema.arrivals.closed_loop import ClosedLoop as ClosedLoopConfig

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from scenarios.traces.lines import Line
+from scenarios.traces.format import Line
 from scenarios.traces.rows import RowError, integer, json_object, plural, real, split_csv, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints

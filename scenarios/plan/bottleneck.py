@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.assembly.groups import groups_of
+from scenarios.assembly.engines import groups_of
 from scenarios.assembly.replica_parts import build
 from scenarios.diagnosis.evidence import load_waits
 from scenarios.plan.candidate import Candidate
@@ -26,7 +26,7 @@ from simulator.metrics.latency import finished, request_latencies
 from simulator.metrics.metric import percent
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, RowColumns
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Roofline
 
 CAUSES = ("memory", "compute", "bandwidth", "host", "queueing", "link")
 _RESOURCES = ("compute", "bandwidth", "host", "link")

@@ -10,10 +10,8 @@ from typing import Any
 
 import yaml
 
-from scenarios.assembly.engine_policy import policy_label, resolved_yaml, with_policy
-from scenarios.assembly.groups import groups_of
+from scenarios.assembly.engines import caches_prefixes, engine_keys, groups_of, policy_label, resolved_yaml, with_policy
 from scenarios.assembly.replica_parts import build
-from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
 from scenarios.assembly.workloads import build_workload
 from scenarios.runs.variants import as_variant, split_variants
 from scenarios.schema.cost import AutoCostConfig, LinearCostConfig, ProfileCostConfig

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from scenarios.assembly.engine_policy import resolved_yaml
-from scenarios.plan.answer import UNKNOWN_MODEL, deploy
-from scenarios.plan.bounds import draws_of
+from scenarios.assembly.engines import resolved_yaml
+from scenarios.plan.answer import UNKNOWN_MODEL, deploy, draws_of
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal, chosen_goals, parse_goal
 from scenarios.plan.plan import make_plan
-from scenarios.plan.traffic import Traffic
-from scenarios.plan.trial import STEADY, Laboratory, Trial
+from scenarios.plan.trial import STEADY, Laboratory, Traffic, Trial
 from scenarios.runs.storage.run_folder import CANDIDATES, COMMANDS, EXPERIMENT, EXPERIMENT_RUNS, PLAN
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario

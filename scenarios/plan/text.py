@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.bounds import Bounds
+from scenarios.plan.answer import Answer, Bounds, Plan
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import REJECTED, STEADY, Trial
 from scenarios.prediction.prediction import prediction_words

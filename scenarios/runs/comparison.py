@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scenarios.assembly.workloads import build_workload, is_random, same_requests
-from scenarios.bound.at_best import Bounds
-from scenarios.bound.bound import bound, weakest
-from scenarios.runs.provenance import PROVENANCE
-from scenarios.runs.result import BOUND, Result
+from scenarios.bound.bound import Bounds, bound, weakest
+from scenarios.runs.result import BOUND, PROVENANCE, Result
 from scenarios.runs.runner import WARNING, ProgressMaker, Source, run_on
 from scenarios.runs.variants import FLAG, as_variant, choose, engine_overrides
 from scenarios.schema.loader import load

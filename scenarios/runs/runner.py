@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.assembly.engine_policy import policies_label, resolved_yaml
+from scenarios.assembly.engines import cost_of, cost_per_million, energy_of, gpu_hours, policies_label, resolved_yaml
 from scenarios.assembly.fleet_parts import (
     BuiltGroup,
     build_fleet,
@@ -15,11 +15,9 @@ from scenarios.assembly.fleet_parts import (
     build_router,
     foreseen,
 )
-from scenarios.assembly.groups import cost_of, cost_per_million, energy_of, gpu_hours
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.prediction.prediction import has_loops, prediction_entry
-from scenarios.runs.provenance import PROVENANCE, provenance
-from scenarios.runs.result import Result
+from scenarios.runs.result import PROVENANCE, Result, provenance
 from scenarios.runs.workers import PoolMaker, blamed, pool_maker
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario

@@ -16,9 +16,8 @@ from typing import Any
 
 import yaml
 
-from scenarios.assembly.engine_policy import policy_label, resolved_yaml, with_policy
+from scenarios.assembly.engines import engine_keys, policy_label, resolved_yaml, with_policy
 from scenarios.assembly.replica_parts import build
-from scenarios.assembly.unused_keys import engine_keys
 from scenarios.schema.loader import apply_overrides
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean

@@ -117,8 +117,8 @@ class LinearCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model, which asks nothing of the scenario but its `host`."""
+        from simulator.timing.formula_cost import Linear
         from simulator.timing.host import WithHost
-        from simulator.timing.linear_cost import Linear
 
         linear = Linear(self.base_s, self.per_token_s, self.per_context_token_s, self.per_drafted_token_s)
         return linear if scenario.host is None else WithHost(linear, scenario.resolve_host())
@@ -146,7 +146,7 @@ class RooflineCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""
-        from simulator.timing.roofline_cost import Roofline, WindowedRoofline
+        from simulator.timing.formula_cost import Roofline, WindowedRoofline
 
         host, model = scenario.resolve_host(), scenario.resolve_model()
         plain = Roofline(

@@ -10,14 +10,14 @@ from scenarios.schema.base import JsonSchema, NameOrMapping, Strict, later, refu
 from simulator.hardware.gpus import gpu_of
 
 if TYPE_CHECKING:
-    from scenarios.schema.links import KVOffload, PipelineLink
+    from scenarios.schema.host import KVOffload, PipelineLink
 else:
-    KVOffload = later("scenarios.schema.links:KVOffload")
-    PipelineLink = later("scenarios.schema.links:PipelineLink")
+    KVOffload = later("scenarios.schema.host:KVOffload")
+    PipelineLink = later("scenarios.schema.host:PipelineLink")
 
 
 def _offload_schema() -> dict[str, Any]:
-    from scenarios.schema.links import offload_schema
+    from scenarios.schema.host import offload_schema
 
     return offload_schema()
 

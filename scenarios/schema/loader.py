@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from scenarios.schema.cost import OwnCostConfig
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.source.explain import Finding, explain
+from scenarios.schema.source.explain import Finding, Origin, explain
 from scenarios.schema.source.hints import nearest
-from scenarios.schema.source.origin import Origin
 from scenarios.schema.source.yaml_source import KeyPath, describe, key_name, parse_yaml, plain_scalar, read_yaml
 from simulator.errors import InputError
 

@@ -19,9 +19,8 @@ from scenarios.schema.engine import Engine, NamedEngine, Seconds, engine_schema,
 from scenarios.schema.hardware import Hardware
 from scenarios.schema.left_out import Around, Defaults, defaults_of, is_servers
 from scenarios.schema.router import Router, RouterConfig, as_config
-from scenarios.schema.source.explain import Finding
+from scenarios.schema.source.explain import Finding, Origin
 from scenarios.schema.source.hints import did_you_mean, refusal
-from scenarios.schema.source.origin import Origin
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, gpu_of
 from simulator.hardware.models import Model, model_of
@@ -86,12 +85,11 @@ class Measure(Strict):
 
 
 if TYPE_CHECKING:
-    from scenarios.schema.around import FrontEndConfig, HostConfig, SamplingConfig
     from scenarios.schema.cost import Cost
     from scenarios.schema.declared import AnyNamedEngine
     from scenarios.schema.fleet import FlowControlConfig, GroupConfig
     from scenarios.schema.hardware import EnergyConfig
-    from scenarios.schema.links import KVTransferConfig
+    from scenarios.schema.host import FrontEndConfig, HostConfig, KVTransferConfig, SamplingConfig
     from scenarios.schema.slo import SloConfig
     from scenarios.schema.trace import TraceWorkload
     from scenarios.schema.workload import GeneratedWorkload
@@ -103,12 +101,12 @@ else:
     Cost = later("scenarios.schema.cost:Cost", cost_at)
     EnergyConfig = later("scenarios.schema.hardware:EnergyConfig")
     FlowControlConfig = later("scenarios.schema.fleet:FlowControlConfig")
-    FrontEndConfig = later("scenarios.schema.around:FrontEndConfig")
+    FrontEndConfig = later("scenarios.schema.host:FrontEndConfig")
     GeneratedWorkload = later("scenarios.schema.workload:GeneratedWorkload")
     GroupConfig = later("scenarios.schema.fleet:GroupConfig")
-    HostConfig = later("scenarios.schema.around:HostConfig")
-    KVTransferConfig = later("scenarios.schema.links:KVTransferConfig")
-    SamplingConfig = later("scenarios.schema.around:SamplingConfig")
+    HostConfig = later("scenarios.schema.host:HostConfig")
+    KVTransferConfig = later("scenarios.schema.host:KVTransferConfig")
+    SamplingConfig = later("scenarios.schema.host:SamplingConfig")
     SloConfig = later("scenarios.schema.slo:SloConfig")
     TraceWorkload = later("scenarios.schema.trace:TraceWorkload")
 
@@ -281,7 +279,7 @@ class Scenario(Strict):
 
         A kind of cost that has the host in its own times adds nothing by default.
         """
-        from scenarios.schema.around import filtered
+        from scenarios.schema.host import filtered
         from scenarios.servers import server_of
         from simulator.timing.host import Host
 
@@ -335,7 +333,7 @@ class Scenario(Strict):
                 if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
                     where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
                     raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
-            from scenarios.schema.links import check_roles
+            from scenarios.schema.host import check_roles
 
             check_roles({group.role for group in self.fleet})
             names = [group.name for group in self.fleet]

@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 from scenarios.schema.base import Strict
 from scenarios.schema.source.hints import nearest, refusal
 from simulator.metrics.latency import LATENCIES, Slo
-from simulator.metrics.measured_sample import PERCENTILES
+from simulator.metrics.metric import PERCENTILES
 from simulator.metrics.summary import METRICS, STATISTICS
 
 Milliseconds = Annotated[float, Field(gt=0, le=1e12)]

@@ -1,29 +1,317 @@
-"""Run a sweep: every run of a study, on any executor, as one table; and read the folder of a sweep back.
-
-Each finished run is a file in a folder, named by the run's address. It is moved to its name when it is complete, so
-whatever has its name is whole, however the process ended.
-"""
+"""Run a study: its executors, each run and its address, the sweep as one table, and the folder of a sweep read back."""
 
 from __future__ import annotations
 
 import csv
+import gc
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from scenarios.assembly.engines import resolved_yaml
+from scenarios.assembly.workloads import BY_CLASS, build_workload
+from scenarios.bound.bound import bound
+from scenarios.runs.result import PROVENANCE
+from scenarios.runs.runner import run_on
 from scenarios.runs.storage.output import check_output
-from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
-from scenarios.runs.storage.staging import staging, unwritable
+from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE, staging, unwritable
+from scenarios.runs.workers import connect, cores, is_on_ray
+from scenarios.schema.cost import OwnCostConfig, ProfileCostConfig
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.executors import Failure, InProcess, SweepExecutor
+from scenarios.schema.trace import TraceWorkload
 from scenarios.studies.study import Setting, Study, load_study
-from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
+from scenarios.version import __version__
 from simulator.errors import InputError
+from simulator.workload import Workload
+
+# Executors of the runs of a study: processes of this machine, or an existing Ray cluster.
+#
+# An executor gives back each outcome as it comes, in any order. Studies put the outcomes in order again, so the
+# result does not depend on the place of work. A function that raises, or a worker that dies, costs its own item and
+# no other.
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+_AHEAD = 2  # items that wait in each worker's queue: none is ever idle, and few are lost when a worker dies
+_IDLE_S = 60.0  # without an item for so long, a worker ends: no other end comes to those of a sweep that was killed
+_DIED = "the worker process died (out of memory, or killed)"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An item without a result: `message` says why."""
+
+    message: str
+
+
+class SweepExecutor(Protocol):
+    """Applies a function to items. The function and the items must be picklable."""
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        """Yield the place of each item with the function's result, in the order in which they are done.
+
+        Items are taken as there is room for them, a few ahead of those that are being worked on.
+        """
+
+
+class InProcess:
+    """Does one item after another in this process."""
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        for place, item in enumerate(items):
+            yield place, _guarded(function, item)
+
+
+class Local:
+    """Processes of this machine; `workers` of them, one a core unless given."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or usable_cores()
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        if self.workers == 1:
+            yield from InProcess().map(function, items)
+            return
+        suspects = yield from _in_processes(function, enumerate(items), self.workers)
+        for place, item in suspects:  # a worker died: the item that killed it does so again when it runs alone
+            if (yield from _in_processes(function, iter([(place, item)]), 1)):
+                yield place, Failure(_DIED)
+
+
+def _in_processes(
+    function: Callable[[Item], Found], items: Iterator[tuple[int, Item]], workers: int
+) -> Generator[tuple[int, Found | Failure], None, list[tuple[int, Item]]]:
+    """Yields as `map` does, and returns the items in whose time a worker died."""
+    from loky import ProcessPoolExecutor
+    from loky.process_executor import BrokenProcessPool
+
+    running: dict[Future[Found | Failure], tuple[int, Item]] = {}
+    suspects: list[tuple[int, Item]] = []
+    pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
+    try:
+        while True:
+            while len(running) < _AHEAD * workers and (entry := next(items, None)) is not None:
+                running[pool.submit(_on_worker, function, entry[1])] = entry
+            if not running:
+                return suspects
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = False
+            for future in done:
+                entry = running.pop(future)
+                try:
+                    yield entry[0], future.result()
+                except BrokenProcessPool:
+                    broken = True
+                    suspects.append(entry)
+            if broken:
+                suspects += running.values()
+                running.clear()
+                pool.shutdown(wait=True, kill_workers=True)
+                pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+class Ray:
+    """The nodes of an existing Ray cluster, which need this package and the files that the scenarios name."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._ray = connect(address)
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        ray = self._ray
+        task = ray.remote(_guarded).options(max_retries=1)
+        shared = ray.put(function)
+        running: dict[Any, int] = {}
+        waiting = enumerate(items)
+        while True:
+            most = _AHEAD * cores(ray)
+            while len(running) < most and (entry := next(waiting, None)) is not None:
+                running[task.remote(shared, entry[1])] = entry[0]
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                place = running.pop(reference)
+                try:
+                    yield place, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield place, Failure(f"{_DIED}: {type(error).__name__}")
+
+
+def executor(name: str, workers: int | None = None, address: str | None = None) -> SweepExecutor:
+    """Make the executor that the flags --executor, --workers and --address ask for. Raises InputError."""
+    if not is_on_ray(name, workers, address):
+        return Local(workers)
+    if workers is not None:
+        raise InputError("a Ray cluster has workers of its own", file="--workers", hint="leave it out")
+    return Ray(address)
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+def _guarded(function: Callable[[Item], Found], item: Item) -> Found | Failure:
+    try:
+        return function(item)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")
+
+
+def _on_worker(function: Callable[[Item], Found], item: Item) -> Found | Failure:
+    found = _guarded(function, item)
+    _settle()
+    return found
+
+
+@cache
+def _settle() -> None:
+    """Freeze what a worker has loaded after its first item, so that loky's collection every second skips it."""
+    gc.freeze()
+
+
+# One run of a study: its address, and what a worker makes of it.
+#
+# A run is addressed by its content: the scenario with every default written out (its name apart), the bytes of the
+# files that it reads, and the code. Runs of one address have one result, so a study takes up where it was killed,
+# runs only what changed, and shares with others what they have in common.
+
+_ROOT = Path(__file__).parents[2]
+_MOST_ROWS = 2_000_000  # requests of all workloads that a worker keeps
+_kept: OrderedDict[str, Workload] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a run: its summary, or the error (`summary` is then empty)."""
+
+    summary: Mapping[str, Any]
+    error: str = ""
+    notes: tuple[str, ...] = ()
+
+    def of(self, name: str) -> Outcome:
+        """Return the outcome for a scenario of this name: runs are shared, whatever their scenario is called."""
+        if self.error:
+            return self
+        return replace(self, summary={**self.summary, PROVENANCE: {**self.summary[PROVENANCE], "scenario": name}})
+
+    def to_json(self) -> str:
+        """JSON that `from_json` reads back, equal for equal outcomes."""
+        found = {"summary": dict(self.summary), "notes": list(self.notes)}
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """Read the outcome in a text. Raises ValueError for any other text."""
+        found = json.loads(text)
+        try:
+            return cls(dict(found["summary"]), notes=tuple(found["notes"]))
+        except (KeyError, TypeError):
+            raise ValueError("not an outcome") from None
+
+
+def address(scenario: Scenario) -> str:
+    """Return the address of a scenario's run, in hexadecimal digits."""
+    body = resolved_yaml(scenario.model_copy(update={"name": "run"}))
+    digest = hashlib.sha256(f"{_code()}\n{body}".encode())
+    for path in files_read(scenario):
+        digest.update(_content(path, path.stat().st_mtime_ns, path.stat().st_size).encode())
+    return digest.hexdigest()[:40]
+
+
+def run_scenario(scenario: Scenario, *, bounded: bool = False) -> Outcome:
+    """Simulate a scenario for its summary. An error in the scenario is an outcome too.
+
+    If `bounded`, the summary says what no scheduler can do better.
+    """
+    try:
+        workload = _workload(scenario)
+        result = run_on(scenario, workload)
+        if bounded:
+            result = result.bounded(bound(scenario, workload, **scenario.measure.window(result.records)))
+    except InputError as error:
+        return Outcome({}, one_line(error))
+    return Outcome(result.summary, notes=result.notes)
+
+
+def one_line(error: InputError) -> str:
+    """An error as a cell of a table holds it."""
+    return " ".join(f"{error.message}{f' ({error.hint})' if error.hint else ''}".split())
+
+
+def files_read(scenario: Scenario) -> Iterator[Path]:
+    """Yield the files that a run reads: its trace, its profile, and the user's own code."""
+    if isinstance(scenario.workload, TraceWorkload):
+        yield scenario.workload.path
+    if isinstance(scenario.cost, ProfileCostConfig) and scenario.cost.path is not None:
+        yield Path(scenario.cost.path)
+    if isinstance(scenario.cost, OwnCostConfig):
+        yield scenario.cost.file
+    yield from scenario.measure.files
+    for code in (scenario.engine.policy_file, scenario.routing.file):
+        if code is not None:
+            yield code
+
+
+def _workload(scenario: Scenario) -> Workload:
+    """Return the scenario's workload, which its neighbours in a grid mostly share."""
+    asked = resolved_workload(scenario)
+    found = _kept.pop(asked, None)
+    if found is None:
+        found = build_workload(scenario)
+    _kept[asked] = found
+    while sum(map(len, _kept.values())) > _MOST_ROWS and len(_kept) > 1:
+        _kept.popitem(last=False)
+    return found
+
+
+def resolved_workload(scenario: Scenario) -> str:
+    """Return equal texts for scenarios that serve the same requests, as far as the scenario tells."""
+    workload = scenario.workload
+    parts: list[object] = [workload.model_dump(mode="json"), scenario.seed]
+    if isinstance(workload, TraceWorkload):
+        about = workload.path.stat()
+        parts += [about.st_mtime_ns, about.st_size]
+    # Checked against the classes when the workload is built: who shares one has to agree on them.
+    parts += [sorted(scenario.engine.given().get(key) or ()) for key in BY_CLASS]
+    parts += [scenario.slo and sorted(scenario.slo.classes or ())]
+    return json.dumps(parts, default=str, sort_keys=True)
+
+
+@lru_cache(maxsize=64)
+def _content(path: Path, modified_ns: int, size: int) -> str:
+    """Return the digest of a file, which is read once as long as it does not change."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@cache
+def _code() -> str:
+    """Return the version, and a digest of what a result rests on: the code, the shipped profiles and tables."""
+    digest = hashlib.sha256()
+    sources = {"simulator": "*.py", "scenarios": "*.py", "calibration/profiles": "*.json", "calibration/tables": "*.gz"}
+    for room, files in sources.items():
+        for path in sorted((_ROOT / room).rglob(files)):
+            digest.update(path.read_bytes())
+    return f"{__version__} {digest.hexdigest()}"
+
 
 # The table of a sweep: a row a point and seed, in the order of the grid.
 

@@ -14,15 +14,13 @@ import yaml
 from annotated_types import doc
 from pydantic import Field, ValidationError
 
-from scenarios.assembly.engine_policy import with_policy
-from scenarios.assembly.unused_keys import engine_keys
+from scenarios.assembly.engines import engine_keys, with_policy
 from scenarios.runs.variants import split_outside
 from scenarios.schema.base import Strict
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.source.explain import Finding, explain
+from scenarios.schema.source.explain import Finding, Origin, explain
 from scenarios.schema.source.hints import did_you_mean
-from scenarios.schema.source.origin import Origin
 from scenarios.schema.source.yaml_source import parse_yaml, read_yaml
 from simulator.errors import InputError
 from simulator.parameters import split_class

@@ -14,9 +14,8 @@ its columns are called.
 
 import re
 
-from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, TraceFormat
-from scenarios.traces.rows import Row, RowError, tokens
+from scenarios.traces.rows import Row, RowError, Stamps, tokens
 
 LINE = re.compile(r"(\S+) model=(\S+) in=(\d+) out=(\d+)")
 

@@ -11,8 +11,7 @@ column, `simulator/metrics/latency.py` has TTFT, TPOT and end-to-end latency of 
 import numpy as np
 
 from simulator.metrics.latency import ttft_s
-from simulator.metrics.measured_sample import Sample
-from simulator.metrics.metric import Metric
+from simulator.metrics.metric import Metric, Sample
 
 
 def ttft_tail(sample: Sample) -> float | None:

@@ -15,7 +15,7 @@ from typing import Annotated
 from annotated_types import Ge, doc
 
 from simulator.engine.replica_load import ReplicaLoad
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Replicas
 from simulator.request import ArrivingRequest
 
 

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 
 from scenarios.traces.arrange import late_note, zero_of
-from scenarios.traces.columns import KEY, Columns, Cut, columns_for, kept_rows
-from scenarios.traces.content import Contents, block_notes, part_contents
+from scenarios.traces.columns import KEY, Columns, Contents, Cut, block_notes, columns_for, kept_rows, part_contents
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED, TOKEN_IDS
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.read import file_notes, follows_notes, headline, nothing_usable, open_trace, read_trace
+from scenarios.traces.read import RowStore, file_notes, follows_notes, headline, nothing_usable, open_trace, read_trace
 from scenarios.traces.rows import Tally, of_count, size_notes, written
-from scenarios.traces.store import RowStore
 from simulator.errors import InputError
 from simulator.request import Image, PromptContent
 from simulator.workload import Workload

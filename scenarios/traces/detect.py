@@ -13,10 +13,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from scenarios.traces.format import FileKind, Head, OpenTrace, Signature, Source, TraceFormat
+from scenarios.traces.format import FileKind, Head, Line, OpenTrace, Signature, Source, TraceFormat
 from scenarios.traces.formats import find_format, trace_formats
 from scenarios.traces.formats.native import REQUIRED
-from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions, renamed, renamed_rows
 from scenarios.traces.rows import RowError, json_object, split_csv, tokens, tokens_or_one
 from simulator.errors import InputError

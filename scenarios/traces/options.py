@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios.traces.format import UNIT_NS, FileKind, TimeUnit
+from scenarios.traces.format import UNIT_NS, FileKind, Line, TimeUnit
 from scenarios.traces.formats import trace_formats
 from scenarios.traces.formats.native import OPTIONAL, REQUIRED, TOKEN_IDS
-from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, json_object
 from simulator.errors import InputError, did_you_mean
 from simulator.parameters import CLASS_PATTERN

@@ -8,15 +8,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from scenarios.assembly.engine_policy import policy_label, with_policy
+from scenarios.assembly.engines import policy_label, with_policy
 from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.schema.cost import ProfileCostConfig
 from scenarios.schema.engine import UNSAID
 from scenarios.schema.scenario import Scenario
 from simulator.goes_with import DEVICE
-from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_run import LockstepCase, MakeDevice
+from simulator.lockstep.lockstep_run import Canary, LockstepCase, MakeDevice
 from simulator.lockstep.step_errors import LockstepErrors, LockstepVerdict, StepErrors
 from simulator.memory.blocks import BlockLedger
 from simulator.metrics.summary import summarize

@@ -11,10 +11,8 @@ from simulator.engine.completion import OnEnd
 from simulator.errors import InputError
 from simulator.fleet.dispatch import Dispatch, Link, LinkSpeed
 from simulator.fleet.fleet import Fleet
-from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.group_parts import check_parts
-from simulator.fleet.replicas import Replicas
-from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.group import ReplicaGroup, check_parts
+from simulator.fleet.router import Replicas, Router, RouterFeatures
 from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import Signals, way_to
 from simulator.fleet.windows import ReplicaHost, serve_by_looks, serve_unseen

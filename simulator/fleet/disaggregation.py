@@ -29,7 +29,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.parts.imports import Imports
 from simulator.engine.replica import Replica
 from simulator.fleet.dispatch import Dispatch, Link
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Replicas
 from simulator.goes_with import DECODE, OFFLOAD, between
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState

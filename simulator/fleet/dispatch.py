@@ -11,8 +11,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import RouterError
-from simulator.fleet.replicas import Replicas
-from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.router import Replicas, Router, RouterFeatures
 from simulator.front_end import FirstTokens, FrontEnd
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState

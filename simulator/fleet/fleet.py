@@ -15,8 +15,7 @@ from simulator.engine.loop import DataParallelGroup, Loop, QueueLoop
 from simulator.engine.replica import Replica, ReplicaParts
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import InputError
-from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.group_parts import check_parts
+from simulator.fleet.group import ReplicaGroup, check_parts
 from simulator.front_end import FirstTokens
 from simulator.policy_traits import Traits
 from simulator.results.recorder import Recorder

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Unit, doc
 
 from simulator.fleet.prompt_table import EventLag
-from simulator.fleet.router_parts import HashRing
+from simulator.fleet.router import HashRing
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.fleet.signals import HeardCache
     from simulator.request import ArrivingRequest
 

@@ -21,7 +21,7 @@ from simulator.request import ArrivingRequest
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
 
 _TEXTS: Final = 1000  # so many are kept in any case
 _GROWTH: Final = 2  # and so many times as many as were kept the last time

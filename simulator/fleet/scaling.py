@@ -12,7 +12,7 @@ from simulator.engine.replica import Replica
 from simulator.fleet.autoscaling import Autoscaling, Seen, Stabilized, proposal
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Replicas
 from simulator.metrics.latency import Slo
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder

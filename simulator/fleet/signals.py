@@ -11,8 +11,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.dispatch import Dispatch
-from simulator.fleet.replicas import Replicas
-from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.router import Replicas, Router, RouterFeatures
 from simulator.fleet.windows import Signal
 from simulator.front_end import FirstTokens, FrontEnd
 from simulator.goes_with import CACHE_EVENTS, KV_GROUPS, between

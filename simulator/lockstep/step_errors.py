@@ -39,7 +39,7 @@ class ComparedStep:
     `canary` is the time of a fixed piece of work beside the step, over its reference. `flag` says why the step is set
     aside: "canary" (the device had changed), "stall" (the two executions are far apart); empty for most. `sm_mhz` and
     `power_w` are the GPU's, NaN where it does not tell. `control` is the time of a fixed step of the same regime over
-    what it was when the profile was measured (`simulator.lockstep.canary`), NaN where that is not known.
+    what it was when the profile was measured (`simulator.lockstep.lockstep_run`), NaN where that is not known.
     """
 
     digest: str

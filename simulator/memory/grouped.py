@@ -10,8 +10,17 @@ from typing import ClassVar, NamedTuple
 
 from simulator.hardware.kv_plan import KVPlan, group_blocks
 from simulator.memory.block_keys import RequestKeys
-from simulator.memory.group_pool import NULL, GroupPool, PlainPool
-from simulator.memory.group_tables import ChunkedTables, GroupRules, GroupTables, Reach, StateTables, WindowTables
+from simulator.memory.group_tables import (
+    NULL,
+    ChunkedTables,
+    GroupPool,
+    GroupRules,
+    GroupTables,
+    PlainPool,
+    Reach,
+    StateTables,
+    WindowTables,
+)
 from simulator.plan import StateRules
 from simulator.request import Request
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from simulator.metrics.latency import e2el_s, finished, queue_s, tpot_s, ttft_s
-from simulator.metrics.measured_sample import PERCENTILES
+from simulator.metrics.metric import PERCENTILES
 from simulator.metrics.summary import METRICS
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records

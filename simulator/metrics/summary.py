@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.metrics.foresight import FORESIGHT_METRICS
 from simulator.metrics.latency import LATENCIES, Slo
-from simulator.metrics.measured_sample import PERCENTILES, Sample
-from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric, Value
+from simulator.metrics.metric import FLAG, FRACTION, MS, PERCENTILES, REQUESTS, Metric, Sample, Value
 from simulator.metrics.part_metrics import (
     ADAPTER_METRICS,
     COPY_METRICS,
     DRAFT_METRICS,
     ENERGY_METRICS,
+    FORESIGHT_METRICS,
     GATEWAY_METRICS,
     REGRET_METRICS,
     TASK_METRICS,

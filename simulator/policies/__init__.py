@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from simulator.errors import InputError
 from simulator.parameters import Parameter, check_given, named_class, names_in, parameters_of, split_class
 from simulator.plan import Policy
-from simulator.policies.parts.declarations import System
+from simulator.policies.parts.preemption import System
 
 Dash = tuple[float, tuple[float, ...]] | Literal["-"]
 """A line style: solid, or an offset and the lengths of dashes and gaps."""

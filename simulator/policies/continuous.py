@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan
-from simulator.policies.parts.preemption import first_to_leave
+from simulator.policies.parts.preemption import MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, first_to_leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import cast
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
-from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
+from simulator.policies.parts.preemption import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.request import RequestView
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, System
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, PlanBuilder, last_first
+from simulator.policies.parts.preemption import MaxNumBatchedTokens, MaxNumSeqs, System
 from simulator.queues import Order
 from simulator.queues.decoding_order import Quanta
 from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit

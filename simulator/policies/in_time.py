@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from simulator.policies.chunked_prefill import SYSTEM as CHUNKED_PREFILL
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, System
+from simulator.policies.parts.preemption import MaxNumBatchedTokens, System
 from simulator.queues import Order, OrderName
 
 _ORDER = Order("weighted", input_token_s=0.001)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, StepPlan, Traits, View
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.policies.parts.free_blocks import most_tokens, refuse_reservation
 from simulator.policies.parts.plans import decodes_on
+from simulator.policies.parts.preemption import MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.request import RequestView
 
 

@@ -9,9 +9,16 @@ from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
 from simulator.policies.chunked_prefill.limits import VllmLimits
 from simulator.policies.chunked_prefill.schedule import fast_path
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, System
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, PlanBuilder, displaces_none, last_first
-from simulator.policies.parts.preemption import VICTIMS, PreemptionMode, Victim, swap_pays
+from simulator.policies.parts.preemption import (
+    VICTIMS,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    PreemptionMode,
+    System,
+    Victim,
+    swap_pays,
+)
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 

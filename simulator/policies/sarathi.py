@@ -10,7 +10,6 @@ from itertools import chain
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
-from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, Watermark
 from simulator.policies.parts.free_blocks import (
     chunks_under_way,
     refuse_beyond_watermark,
@@ -18,6 +17,7 @@ from simulator.policies.parts.free_blocks import (
     without_slots,
 )
 from simulator.policies.parts.plans import decodes_on
+from simulator.policies.parts.preemption import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, Watermark
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 

@@ -9,9 +9,9 @@ from annotated_types import doc
 from simulator.division import cdiv
 from simulator.parameters import Seconds, check_parameters
 from simulator.plan import Chunk, StepPlan, Traits, View
-from simulator.policies.parts.declarations import MaxNumBatchedTokens, MaxNumSeqs, System
 from simulator.policies.parts.free_blocks import refuse_reservation
 from simulator.policies.parts.plans import UNTIL_CHANGE, chunk_of, step_plan
+from simulator.policies.parts.preemption import MaxNumBatchedTokens, MaxNumSeqs, System
 from simulator.request import RequestView
 
 

@@ -14,7 +14,6 @@ from annotated_types import doc
 from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View
-from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System, Watermark
 from simulator.policies.parts.free_blocks import (
     blocks_to_resume,
     chunks_under_way,
@@ -25,7 +24,18 @@ from simulator.policies.parts.free_blocks import (
     without_slots,
 )
 from simulator.policies.parts.plans import decodes_on
-from simulator.policies.parts.preemption import SwapMode, Victim, first_to_leave, preemptions
+from simulator.policies.parts.preemption import (
+    Checked,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    OrderName,
+    SwapMode,
+    System,
+    Victim,
+    Watermark,
+    first_to_leave,
+    preemptions,
+)
 from simulator.queues.priority import rank
 from simulator.request import RequestView
 

@@ -25,10 +25,12 @@ from simulator.results.records import (
     RequestColumns,
     RequeueColumns,
     RowColumns,
+    Sinks,
     Status,
     TransferColumns,
+    rows_and_gaps,
+    to_every_row,
 )
-from simulator.results.rows import Sinks, rows_and_gaps, to_every_row
 from simulator.workload import Workload, requests_of_tasks
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import CostModel, GroupCost, StepCounts, StepShape
-from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY
+from simulator.timing.formula_cost import BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY
 
 # Time that a part of the engine adds to every step: adapters, or the encoder of images.
 
@@ -166,7 +166,7 @@ class Loras:
 # - A draft model is a model of its own. n-gram lookups run on the CPU and add nothing here.
 #
 # Heads share embeddings and, but for EAGLE3, the output table with the model. The head's products are assumed to
-# reach the shares of the peaks that `simulator.timing.roofline_cost` has. The other kernels of a head's pass, and
+# reach the shares of the peaks that `simulator.timing.formula_cost` has. The other kernels of a head's pass, and
 # the launches of all, are `small_kernels` of `simulator.timing.tables.assumed`. They run inside CUDA graphs, in
 # vLLM 0.33 one for the first pass and one for all others
 # (vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py), so that nothing waits for the host. Before 0.9

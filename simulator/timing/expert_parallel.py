@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.timing.cost import StepShape
+from simulator.timing.formula_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US, Roofline, WindowedRoofline
 from simulator.timing.profile.kernels import Experts, RoutedExperts
 from simulator.timing.profile.prices import joint_us, rows_of_group, verify_us
 from simulator.timing.profile.profile_cost import ProfileCost
-from simulator.timing.roofline_cost import (
-    ACTIVATION_BYTES,
-    NETWORK_GB_S,
-    NETWORK_LATENCY_US,
-    Roofline,
-    WindowedRoofline,
-)
 
 # A common step of data-parallel ranks that share experts, by a profile of one rank.
 #

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.fleet.group import ReplicaGroup
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of
 from tests.laws.scenarios import Memory

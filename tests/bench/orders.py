@@ -26,7 +26,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.policies import built_in_policies, load_policy
 from simulator.queues import QUEUES
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.bench.workloads import GPU, LINEAR, MODEL, normal_lengths
 

@@ -17,14 +17,14 @@ from functools import partial
 
 import numpy as np
 
-from scenarios.traces.content import OneEach
+from scenarios.traces.columns import OneEach
 from simulator import is_compiled
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.bench.instructions import again_counted, instructions, is_counted
 from tests.bench.workloads import LINEAR, normal_lengths

@@ -27,7 +27,7 @@ from simulator.fleet.routers import built_in_routers, load_router
 from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.bench.fleet import chat
 from tests.bench.prefix_cache import SIZE, conversations, hashes
 from tests.bench.workloads import LINEAR

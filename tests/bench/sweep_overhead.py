@@ -19,9 +19,8 @@ from typing import Any
 
 import scenarios.studies.run_sweep as sweep_module
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.executors import Failure, Local
+from scenarios.studies.run_sweep import Failure, Local, Outcome, run_scenario
 from scenarios.studies.study import parse_vary, study_of
-from scenarios.studies.study_run import Outcome, run_scenario
 
 POINTS = 200
 WORKERS = 2

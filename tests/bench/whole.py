@@ -27,7 +27,7 @@ from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.bench.fleet import chat
 from tests.bench.prefix_cache import CONTENTS, SIZE, cpu_s, groups
 from tests.bench.ratio import SCENARIO, TIMEOUTS, Row, spent_s, timeouts, whole_process

@@ -14,9 +14,8 @@ from simulator.plan import Policy
 from simulator.policies import load_policy
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import CostModel
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear, Roofline
 from simulator.timing.profile import Profile, ProfileCost, read_profile
-from simulator.timing.roofline_cost import Roofline
 from simulator.workload import Workload
 from tests.columns import workload_of
 from tests.shared_data import shared

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from calibration.own_steps import (
+    AskedBatch,
     Belief,
-    Shape,
     ask,
     believe,
     candidates,
@@ -139,10 +139,10 @@ def test_runs_of_a_sweep_are_mean_steps() -> None:
 
 
 def test_few_steps_change_what_they_measure_and_leave_the_rest(belief: Belief) -> None:
-    table = table_of([Shape(1, 256).row(), Shape(4, 256).row(), Shape(16, 256).row()])
+    table = table_of([AskedBatch(1, 256).row(), AskedBatch(4, 256).row(), AskedBatch(16, 256).row()])
     table = {**table, "us": 1.3 * belief.us(table)}
     after = belief.given(table, np.full(3, 0.01))
-    far = table_of([Shape(0, 0, 1, 8192).row()])
+    far = table_of([AskedBatch(0, 0, 1, 8192).row()])
     assert after.us(table) == pytest.approx(table["us"], rel=0.03)
     assert belief.us(far)[0] < after.us(far)[0] < 1.3 * belief.us(far)[0]
     assert (after.log_sd(table) < 0.2 * belief.log_sd(table)).all()

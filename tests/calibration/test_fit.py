@@ -4,12 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.document import check_profile, write_document
-from calibration.fit import decode_surface, fit_profile, fit_skew, joint_surface
+from calibration.fit import check_profile, decode_surface, fit_profile, fit_skew, joint_surface, write_document
 from calibration.heldout import held_out, summary
-from calibration.kernels import DECODE, joint
 from calibration.rows import KernelRows, make_table, merge, read_rows, reject_impossible, select, write_rows
-from calibration.surface_fit import Shape, fit_physics
+from calibration.surface_fit import DECODE, Shape, fit_physics, joint
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from calibration.fit import joint_surface
-from calibration.kernels import KernelLaunch, features, find_launch, joint, last_end
 from calibration.rows import make_table
+from calibration.surface_fit import KernelLaunch, features, find_launch, joint, last_end
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.tables.table_schema import fill, steadiness

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from calibration.fit import fit_profile
-from calibration.names import model_of
+from calibration.rows import model_of
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, Model

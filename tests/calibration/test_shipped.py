@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from calibration.document import check_profile
+from calibration.fit import check_profile
 from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from calibration.fit import decode_surface
-from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, select
+from calibration.rows import KernelRows, gpu_name, model_name, select
 from calibration.sources.detect import detect, read_source
 from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.steps import fit_steps, read_step_log
+from calibration.own_steps import fit_steps, read_step_log
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import ProfileCost, load_profile

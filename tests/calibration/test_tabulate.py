@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.document import check_tables
+from calibration.fit import check_tables
 from calibration.sources.aiconfigurator import FAMILIES, find_source
 from calibration.tabulate import tabulate, write_tables
 from scenarios.profiles import shipped_tables

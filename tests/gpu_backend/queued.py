@@ -14,8 +14,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_backend.attention.torch_attention import Prepared, TorchAttention
-from gpu_backend.cuda import Launches, Timed
-from gpu_backend.device import Cpu
+from gpu_backend.device import Cpu, Launches, Timed
 from gpu_backend.work import StepArrays
 
 KERNEL_S = 2e-6
@@ -23,7 +22,7 @@ LAUNCH_S = 2e-5
 
 
 class Queue:
-    """A `gpu_backend.cuda.Stream`. `depth`: launches that the device keeps waiting at most."""
+    """A `gpu_backend.device.Stream`. `depth`: launches that the device keeps waiting at most."""
 
     def __init__(self, depth: int = 1024) -> None:
         self._host_s = self._free_s = 0.0

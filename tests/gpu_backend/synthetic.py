@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from gpu_backend.backend import EAGER, Backend
-from gpu_backend.cuda import Pulse
-from gpu_backend.device import Cpu
-from gpu_backend.pool import PagedPool
+from gpu_backend.decoder import PagedPool
+from gpu_backend.device import Cpu, Pulse
 from gpu_backend.work import ScheduledPart, Swap, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.timing.cost import StepShape

@@ -11,11 +11,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend.attention.installed import Flash3, FlashInfer, flash3_kernel, vllm_kernel
 from gpu_backend.attention.torch_attention import flash_kernel, merged
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
-from gpu_backend.kernel_choice import ATTENTION, available, open_attention
+from gpu_backend.kernel_choice import (
+    ATTENTION,
+    Flash3,
+    FlashInfer,
+    available,
+    flash3_kernel,
+    open_attention,
+    vllm_kernel,
+)
 from gpu_backend.work import AttentionShape, ScheduledPart, StepArrays, step_arrays
 from simulator.errors import InputError
 from tests.gpu_maker import TINY, close

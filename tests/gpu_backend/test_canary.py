@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.backend import Backend
-from gpu_backend.cuda import LIBRARY, Nvml
-from gpu_backend.device import Cpu
+from gpu_backend.device import LIBRARY, Cpu, Nvml
 from gpu_backend.probes import Controls, Grid, control_steps
 from tests.gpu_maker import TINY
 

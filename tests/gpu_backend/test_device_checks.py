@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.attention.torch_attention import TorchAttention
-from gpu_backend.pool import PagedPool
+from gpu_backend.decoder import PagedPool
 from gpu_backend.work import Swap
 from tools.kernel_bench import device_checks
 from tools.kernel_bench.device_checks import CHECKS, Skipped

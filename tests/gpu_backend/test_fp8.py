@@ -12,16 +12,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from calibration.fit import check_scope
+from calibration.own_steps import fit_steps
 from calibration.rows import KernelRows, read_rows
-from calibration.steps import fit_steps
-from gpu_backend import fp8
+from gpu_backend import weights
 from gpu_backend.backend import Backend, local_weights
+from gpu_backend.decoder import PagedPool
 from gpu_backend.device import Cpu
 from gpu_backend.kernel_choice import available, open_attention
-from gpu_backend.pool import PagedPool
 from gpu_backend.probes import Grid
-from gpu_backend.profiler import MEASURED, ROWS, profile, write_profile
-from gpu_backend.session import held_bytes, page_bytes
+from gpu_backend.session import MEASURED, ROWS, held_bytes, page_bytes, profile, write_profile
 from gpu_backend.weights import Dense, Mlp, check_model, load_weights, random_weights
 from gpu_backend.work import AttentionShape, KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.errors import InputError
@@ -45,19 +44,19 @@ def apart(one: Any, other: Any) -> float:
 def test_numbers_are_the_nearest_and_none_is_lost_beyond_the_largest() -> None:
     given = torch.tensor([1e6, -1e6, 447.0, 1.06, 1.07, 0.0, 2**-9, 2**-11])
     expected = [448.0, -448.0, 448.0, 1.0, 1.125, 0.0, 2**-9, 0.0]
-    assert fp8.quantised(given, 1.0).float().tolist() == expected
-    assert fp8.quantised(given * 0.3, 0.3).float().tolist() == expected
+    assert weights.quantised(given, 1.0).float().tolist() == expected
+    assert weights.quantised(given * 0.3, 0.3).float().tolist() == expected
 
 
 @pytest.mark.parametrize("per", ["channel", "tensor"])
 @pytest.mark.parametrize("tokens", [1, 9])
-def test_products_here_are_exact_and_those_of_torchs_operator(per: fp8.Per, tokens: int) -> None:
+def test_products_here_are_exact_and_those_of_torchs_operator(per: weights.Per, tokens: int) -> None:
     """The dequantised product, which a GPU's is compared with, against float64 and against `_scaled_mm`."""
-    weight, scale = fp8.quantised_weight(drawn(48, 32) * drawn(48, 1, seed=1).exp(), per)
+    weight, scale = weights.quantised_weight(drawn(48, 32) * drawn(48, 1, seed=1).exp(), per)
     assert len(scale) == (48 if per == "channel" else 1)
-    x, x_scale = fp8.quantised_rows(drawn(tokens, 32, seed=2) * 50)
-    assert (x.float().abs().amax(1) == fp8.LARGEST).all(), "each token has a scale of its own"
-    found = fp8.product(x, x_scale, weight, scale, torch.float32)
+    x, x_scale = weights.quantised_rows(drawn(tokens, 32, seed=2) * 50)
+    assert (x.float().abs().amax(1) == weights.LARGEST).all(), "each token has a scale of its own"
+    found = weights.product(x, x_scale, weight, scale, torch.float32)
     wide = (x.double() * x_scale) @ (weight.double() * scale.double()[:, None]).T
     assert apart(found, wide) < 1e-6
     columns = scale[None, :].expand(1, 48).contiguous()
@@ -68,7 +67,7 @@ def test_products_here_are_exact_and_those_of_torchs_operator(per: fp8.Per, toke
 def test_a_scale_a_channel_keeps_small_channels() -> None:
     weight = drawn(8, 64)
     weight[3] *= 1e-6
-    by_channel, by_tensor = (fp8.quantised_weight(weight, per) for per in ("channel", "tensor"))
+    by_channel, by_tensor = (weights.quantised_weight(weight, per) for per in ("channel", "tensor"))
     assert apart(by_channel[0][3].float() * by_channel[1][3], weight[3]) < 0.04
     assert apart(by_tensor[0][3].float() * by_tensor[1], weight[3]) > 0.3
 
@@ -92,7 +91,7 @@ def test_pages_in_fp8_against_float64(name: str) -> None:
     assert name in available("cpu")
     shape, scales = AttentionShape(4, 2, 16, 8, fp8_kv=True), KVScales(0.06, 0.4)
     step = step_arrays([ScheduledPart(0, 30, [0], [1, 2, 3, 4]), ScheduledPart(1, 13, [0] * 21, [5, 6, 7, 8, 9])], 1, 8)
-    kv = drawn(10, 2, 2, 8, 16).to(fp8.E4M3)
+    kv = drawn(10, 2, 2, 8, 16).to(weights.E4M3)
     query, key, value = drawn(22, 4, 16, seed=1), drawn(22, 2, 16, seed=2), drawn(22, 2, 16, seed=3)
     attention = open_attention(name, shape, "cpu", torch.float32)
     out = attention.attend(query, key, value, kv, attention.prepare(step), scales=scales)
@@ -101,7 +100,7 @@ def test_pages_in_fp8_against_float64(name: str) -> None:
     assert apart(out, expected) < 1e-5
     assert apart(out, reference_attention(query, kv, torch.from_numpy(step.tables), *lengths)) > 0.1
     kept = kv[torch.from_numpy(step.slot // 8), 0, :, torch.from_numpy(step.slot % 8)]
-    assert torch.equal(kept.float(), fp8.quantised(key, scales.key).float())
+    assert torch.equal(kept.float(), weights.quantised(key, scales.key).float())
 
 
 def test_a_kernel_that_reads_no_fp8_pages_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,15 +110,15 @@ def test_a_kernel_that_reads_no_fp8_pages_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 def test_pages_in_fp8_come_back_as_they_went() -> None:
-    pool = PagedPool(FP8, 6, 4, 4, "cpu", fp8.E4M3)
-    fp8.random_pages(pool.kv, 0, at_once=100)
+    pool = PagedPool(FP8, 6, 4, 4, "cpu", weights.E4M3)
+    weights.random_pages(pool.kv, 0, at_once=100)
     assert float(pool.kv.float().std()) == pytest.approx(1.0, abs=0.05)
     assert pool.bytes_per_block == FP8.kv_bytes_per_token() * 4
     before, sums = pool.kv.float(), pool.checksums([5, 1, 3])
     pool.swap_out(Swap((5, 1, 3), (0, 2, 3)))
     assert pool.host_checksums([0, 2, 3]) == sums
     pool.poison([5, 1, 3])
-    assert (pool.kv[:, [5, 1, 3]].float() == fp8.LARGEST).all()
+    assert (pool.kv[:, [5, 1, 3]].float() == weights.LARGEST).all()
     pool.swap_in(Swap((3, 0, 2), (2, 6, 5)))
     assert torch.equal(pool.kv[:, [2, 6, 5]].float(), before[:, [3, 5, 1]])
 
@@ -166,7 +165,7 @@ def test_a_gpus_rows_name_their_precision_in_the_cost_models_words(
     model = replace(WIDE, **changes)  # type: ignore[arg-type] # numbers all
     backend = Backend(model, Half(1), 64, 4)
     assert backend.precision == words == (precision(model), kv_precision(model))
-    monkeypatch.setattr("gpu_backend.profiler.PASSES", 1)
+    monkeypatch.setattr("gpu_backend.session.PASSES", 1)
     found = profile(backend, Grid(2, 16, 16), kernels=False)
     header = {"device": "cuda", "gpu": "h200", "model": "m", "dtype": words[0], "kv_dtype": words[1]}
     write_profile(tmp_path, found, header)
@@ -186,7 +185,7 @@ def test_fp8_weights_and_scales_of_a_folder(tmp_path: Path) -> None:
     wide = named(WIDE, random_weights(WIDE, 5, "cpu", torch.float32))
     in_fp8 = dict(wide)
     for index, name in enumerate(key for key in wide if "proj" in key):
-        in_fp8[name], scale = fp8.quantised_weight(wide[name], "tensor" if index % 2 else "channel")
+        in_fp8[name], scale = weights.quantised_weight(wide[name], "tensor" if index % 2 else "channel")
         in_fp8[f"{name}_scale"] = scale.view(-1, 1) if len(scale) > 1 else scale
     for folder, tensors in (("wide", wide), ("fp8", in_fp8)):
         (tmp_path / folder).mkdir()

@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.backend import EAGER, GRAPH, Backend
-from gpu_backend.cuda import LONGEST_WAIT_S, timed
+from gpu_backend.device import LONGEST_WAIT_S, timed
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
-from gpu_backend.profiler import profile
+from gpu_backend.session import profile
 from gpu_backend.work import ScheduledPart, Work
 from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate

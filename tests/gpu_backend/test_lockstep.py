@@ -24,7 +24,7 @@ from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import built_in_policies
 from simulator.timing.executor import Predicted
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.command import Done, batchlab
 from tests.gpu_backend.counted import count_work
 from tests.gpu_backend.test_tokens import group_workload

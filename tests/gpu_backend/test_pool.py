@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (the extra [gpu])")
 
 from gpu_backend.backend import Backend, Done
-from gpu_backend.pool import PagedPool
+from gpu_backend.decoder import PagedPool
 from gpu_backend.work import Swap, Work
 from simulator.errors import InputError
 from simulator.memory.blocks import BlockLedger, BlockManager

@@ -14,16 +14,25 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
+from calibration.own_steps import fit_steps
 from calibration.rows import COLUMNS, read_rows, write_rows
-from calibration.steps import fit_steps
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.probes import GRIDS, Grid, Probe, Probes
-from gpu_backend.profiler import MEASURED, ROWS, Measurements, Reading, SwapRow, _rows, profile, write_profile
-from gpu_backend.session import measure_into
+from gpu_backend.session import (
+    MEASURED,
+    ROWS,
+    Measurements,
+    Reading,
+    SwapRow,
+    _rows,
+    measure_into,
+    profile,
+    write_profile,
+)
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
-from simulator.lockstep.canary import Canary
+from simulator.lockstep.lockstep_run import Canary
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
 from tests.gpu_backend.counted import count_work

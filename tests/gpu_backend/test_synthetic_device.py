@@ -14,17 +14,16 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from calibration.document import write_document
+from calibration.fit import write_document
+from calibration.own_steps import fit_steps
 from calibration.rows import read_rows
-from calibration.steps import fit_steps
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
-from gpu_backend.profiler import ROWS, Measurements, profile, write_profile
+from gpu_backend.session import ROWS, Measurements, profile, write_profile
 from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_run import LockstepCase, predicted_clock
+from simulator.lockstep.lockstep_run import Canary, LockstepCase, predicted_clock
 from simulator.lockstep.step_errors import LIMITS, REGIMES, ComparedStep, LockstepErrors, LockstepVerdict, agreement
 from simulator.memory.blocks import BlockManager
 from simulator.policies import load_policy

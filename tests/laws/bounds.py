@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
-from scenarios.bound.at_best import Bounds, at_best
+from scenarios.bound.bound import Bounds, at_best
 from scenarios.bound.charges import Charges, Server, measured_requests
 from simulator.hardware.gpus import custom_gpu
 from simulator.hardware.models import find_model
@@ -16,8 +16,7 @@ from simulator.policy_traits import OptionalMembers
 from simulator.queues import Order
 from simulator.results.records import Status
 from simulator.timing.cost import CostModel, StepShape, floors_of
-from simulator.timing.linear_cost import Linear
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Linear, Roofline
 from tests.laws.optimum import Case, least_end_s, least_sum
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 

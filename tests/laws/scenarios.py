@@ -18,7 +18,7 @@ from simulator.plan import Policy, Traits
 from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
 from simulator.request import Request
 from simulator.simulate import Run, simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of
 

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
-from scenarios.check.law_trial import CheckingBlocks
+from scenarios.check.law_trial import CheckingBlocks, differences
 from scenarios.check.laws import blocks, clock, ends_once, one_place, same, tokens
 from simulator.metrics.latency import itl
 from simulator.policies.sglang import Sglang
 from simulator.results.records import Cause, Status
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.caching import CheckingCache, caching_scenarios

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.fleet.autoscaling import Autoscaling, Targets
 from simulator.metrics.latency import Slo
 from simulator.metrics.window import measured_window, present_s

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.bound.at_best import at_best
+from scenarios.bound.bound import at_best
 from scenarios.bound.charges import Charges, Server, least_computed, measured_requests
 from simulator.errors import InputError
 from simulator.metrics.latency import Slo
@@ -18,7 +18,7 @@ from simulator.policy_traits import OptionalMembers, Traits
 from simulator.request import PromptContent
 from simulator.results.records import Records, Status
 from simulator.timing.cost import floors_of
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.answering import answering

@@ -11,7 +11,7 @@ from simulator.errors import PolicyError
 from simulator.memory.blocks import BlockManager
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
 from simulator.results.records import Status
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.laws.scripted import Line, Scripted, admit_all, admit_one_token, go_on, reserve_all, serve
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws import blocks, budgets
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 

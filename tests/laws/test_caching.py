@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.caching import (
     CheckingCache,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.results.records import Status
 from tests.examples import examples
 from tests.laws.caching import groups, hashes, mixed, run_cached, token_ids, with_contents

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import given
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.check.laws import snapshot
 from simulator.plan import StepPlan, Traits, View
 from simulator.simulate import Run

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.check.laws import same
 from simulator.simulate import Run
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios, takes
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.division import cdiv
 from simulator.engine.completion import OnEnd
 from simulator.fleet.dispatch import LinkSpeed
@@ -20,7 +20,7 @@ from simulator.policy_traits import Traits
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.scenarios import policies, scenarios

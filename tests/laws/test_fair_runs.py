@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.queues import Order
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.orders import CLASSES, ORDERED

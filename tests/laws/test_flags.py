@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import build_policy
+from scenarios.assembly.engines import build_policy
 from scenarios.assembly.replica_parts import build
 from scenarios.from_server import make
 from scenarios.plan.answer import deploy, deployed

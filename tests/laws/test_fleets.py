@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.replicas import Cost, Replicas
-from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.router import Cost, Replicas, Router, RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
 from simulator.metrics.summary import summarize
 from simulator.metrics.usage import by_group, by_replica
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate, simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples, number
 from tests.laws.fleets import Fleet, fleets, total
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload, scenarios
@@ -238,7 +237,7 @@ def test_a_mixed_fleet_streams_everywhere_or_nowhere() -> None:
 
 def test_columns_of_a_part_are_what_they_say() -> None:
     """By hand: two replicas, one request each, of 4 and of 8 output tokens, a step a second."""
-    from simulator.timing.linear_cost import Linear
+    from simulator.timing.formula_cost import Linear
     from tests.laws.scenarios import Memory, make_policy, make_workload
 
     workload = make_workload([0.0, 0.0], [(4, 4), (4, 8)])

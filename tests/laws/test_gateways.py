@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.fleet.gateway import DISPATCH_S, FlowControl
 from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.results.records import Floats, Passage, Records, Status

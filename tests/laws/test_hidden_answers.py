@@ -17,7 +17,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import load_policy
 from simulator.request import PromptContent, Request
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Memory, Scenario, make_workload
 
 # Answers of lengths that nothing else in the run is equal to.

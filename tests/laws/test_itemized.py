@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scenarios
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.policies import policy_class
 from simulator.policy_traits import Traits
 from simulator.results.records import Records

@@ -14,7 +14,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import load_policy
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of
 from tests.laws.scenarios import Memory

@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.engine_policy import resolved_yaml, with_policy
-from scenarios.assembly.groups import groups_of
-from scenarios.runs.provenance import PROVENANCE
+from scenarios.assembly.engines import groups_of, resolved_yaml, with_policy
+from scenarios.runs.result import PROVENANCE
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.variants import as_variant, choose
 from scenarios.schema.cost import ProfileCostConfig

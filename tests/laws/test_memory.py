@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
-from scenarios.check.law_trial import CheckingBlocks
+from scenarios.check.law_trial import CheckingBlocks, differences
 from simulator.results.records import Status
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.scenarios import (
     FREEING_LATE,

@@ -12,7 +12,7 @@ from scenarios.runs.result import Result
 from scenarios.traces import TraceOptions, read_trace
 from simulator.memory.ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, Scenario
 from tests.shared_data import shared

@@ -13,7 +13,7 @@ from simulator.plan import Holds
 from simulator.policies.static import Static
 from simulator.results.records import Records, Status
 from simulator.simulate import Run
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.naive_engine import NaiveReplica, serve
 from tests.laws.naive_request import NaiveRequest

@@ -19,15 +19,14 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.hardware.kv_groups import LayerCache
 from simulator.hardware.kv_plan import KVPlan, KVSettings, plan_kv
 from simulator.memory.blocks import KVBlocks
-from simulator.memory.group_pool import NULL
-from simulator.memory.group_tables import Reach
+from simulator.memory.group_tables import NULL, Reach
 from simulator.memory.grouped import Hit
 from simulator.memory.offload import FurtherTierConfig, OffloadConfig
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.columns import workload_of
 from tests.laws.test_speculative import Memory, columns
 from tests.listening import simulate_listening

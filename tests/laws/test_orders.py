@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.results.records import Status
 from tests.examples import examples
 from tests.laws.orders import ORDERED, ORDERS, ordered_scenarios, slower

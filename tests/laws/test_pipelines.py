@@ -15,7 +15,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.timing.pipeline_cost import PipelineCost
 from tests.columns import workload_of
 from tests.laws.test_speculative import SIZE, Memory

@@ -12,7 +12,7 @@ import pytest
 from simulator.plan import Policy
 from simulator.policies import COMPARED, DEFAULT_POLICY, PLAIN_POLICY, built_in_policies
 from simulator.policy_traits import ABILITIES, Traits
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import POLICIES, RESERVING, Memory, Scenario, make_policy, make_workload, takes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ OTHER_NAMES = {
     "calibration/tabulate.py": {"vllm"},
     "gpu_backend/kernel_choice.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
-    "scenarios/cli/bench_plan.py": {"vllm"},  # the program whose benchmark is run
+    "scenarios/cli/plan.py": {"vllm"},  # the program whose benchmark is run
     "scenarios/cli/calibrate.py": {"sglang", "vllm"},  # the engine that is asked to measure
     "scenarios/cli/export.py": {"vllm"},
     "scenarios/plan/experiment.py": {"vllm"},

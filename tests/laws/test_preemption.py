@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.plan import StepPlan, View
 from simulator.policies.chunked_prefill.schedule import fast_path, preempting_step, schedule_running
 from simulator.policies.parts.preemption import VICTIMS, PreemptionMode

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.check.laws import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
 from simulator.plan import Chunk, StepPlan, View
 from tests.examples import examples

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.memory.radix_cache import PLACES, RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang
@@ -19,7 +19,7 @@ from simulator.queues.lpm import IN_BATCH_TOKENS, Lpm
 from simulator.request import Request
 from simulator.results.records import Status
 from simulator.simulate import Run
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.caching import caching_scenarios, common_prefix, mixed, run_cached, sequence_of, with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload

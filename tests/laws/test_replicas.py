@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.fleet.routers import built_in_routers
 from simulator.results.records import Records
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios

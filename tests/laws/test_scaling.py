@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.results.records import Records
 from tests.examples import examples
 from tests.laws.scenarios import POLICIES, scaled, scenarios

@@ -22,7 +22,7 @@ from simulator.request import PromptContent, Request
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.speculative.speculation import Speculation, SpeculativeConfig, tokens_ahead
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of
 from tests.listening import Inlet, simulate_listening

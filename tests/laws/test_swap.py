@@ -14,7 +14,7 @@ from simulator.results.records import Status
 from simulator.simulate import simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 from tests.laws.scenarios import SWAPPING, Memory, Scenario, make_policy, make_workload, scenarios
 from tests.laws.test_memory import is_empty

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
 from simulator.results.records import Status

@@ -20,7 +20,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.queues import Order
 from simulator.request import Image, PromptContent
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.listening import Inlet, simulate_listening
 

@@ -21,7 +21,7 @@ from simulator.policies.fastgen import Fastgen
 from simulator.policies.sarathi import Sarathi
 from simulator.policies.vllm_v0 import VllmV0
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.parity.cases import COMPARED, Case, Memory, policy_of, workload_of
 
 Config = dict[str, Any]

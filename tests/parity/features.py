@@ -14,7 +14,7 @@ from typing import Any
 from simulator.engine.admission import Admission, QueueCaps
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Replicas
 from simulator.fleet.routers.vllm_dp import VllmDp
 from simulator.fleet.signals import Signals
 from simulator.fleet.windows import Signal
@@ -27,7 +27,7 @@ from simulator.request_state import DecodeClock, RequestState
 from simulator.simulate import simulate_fleet
 from simulator.speculative.speculation import Speculation, SpeculativeConfig
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.listening import simulate_listening
 from tests.parity.adapter_features import lora
 from tests.parity.cases import Memory, aborts_of, clients, cost_of, decisions_of, group_of, policy_of, workload_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.timing.pipeline_cost import PipelineCost
 from tests.parity.cases import group_of, workload_of
 

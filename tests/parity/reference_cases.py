@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from simulator.memory.blocks import BlockLedger, BlockManager
 from simulator.plan import Policy
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.columns import workload_of
 from tests.laws.scenarios import Memory
 

@@ -20,7 +20,7 @@ from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.simulate import simulate_fleet
 from simulator.speculative.speculation import Method, Speculation, SpeculativeConfig
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests import columns
 from tests.parity.cases import Case, Memory

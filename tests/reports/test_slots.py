@@ -13,7 +13,7 @@ from simulator.policies.preemptive import Preemptive
 from simulator.policies.static import Static
 from simulator.results.records import Records
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
 from tests.reports_maker import continuous, static

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.errors import InputError, PolicyError
 from simulator.memory.blocks import BlockLedger
 from simulator.plan import Chunk, Holds, StepPlan, View
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepCounts, StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 

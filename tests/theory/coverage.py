@@ -17,7 +17,7 @@ from simulator.metrics.confidence import run_percentiles
 from simulator.metrics.warmup_cut import warmup_cut
 from simulator.results.records import Floats, Ints
 from simulator.statistics import mean_interval, mser5, paired_difference, percentile_interval
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.batch_means import batch_means_interval
 from tests.theory.queues import Service, sample, single_server
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.results.records import Floats, Ints, Records
 from simulator.statistics import Interval, mean_interval
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, Scenario, make_policy
 

@@ -13,7 +13,7 @@ import pytest
 from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.results.records import Floats, Records, Status
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import ClosedLoop, Workload
 from tests.laws.scenarios import POLICIES, Memory, make_policy
 from tests.theory.queues import AMPLE, BUDGET, SEEDS, holds, interval

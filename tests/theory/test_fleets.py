@@ -12,7 +12,7 @@ from scipy.sparse.linalg import spsolve
 
 from simulator.results.records import Ints
 from simulator.statistics import Interval
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Scenario, make_policy
 from tests.theory.queues import AMPLE, BUDGET, Service, holds, interval, sample, settled, sojourns_s
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.results.records import Floats, Ints
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Scenario, make_policy
 from tests.theory.queues import AMPLE, BUDGET, Sample, Service, holds, interval, replications, settled
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simulator.results.records import Ints
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.theory.queues import SEEDS, Service, holds, interval, sample, settled, single_server, sojourns_s
 
 TOKENS = 200  # mean: a token, the quantum, is that part of a service

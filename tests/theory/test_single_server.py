@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.results.records import Ints
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.theory.queues import (
     Service,
     bulk_wait_s,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from calibration.names import gpu_name
+from calibration.rows import gpu_name
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu, find_gpu
 from simulator.hardware.kv import KVCache, MemorySettings
@@ -157,7 +157,7 @@ class Journal:
 class Section:
     """The part of a journal that belongs to one part of the campaign, and that part's time.
 
-    A `gpu_backend.profiler.Memory`.
+    A `gpu_backend.session.Memory`.
     """
 
     def __init__(self, journal: Journal, name: str, seconds: float) -> None:

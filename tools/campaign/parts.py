@@ -9,23 +9,21 @@ from typing import Any
 
 import torch
 
-from calibration.document import write_document
-from calibration.fit import fit_profile
+from calibration.fit import fit_profile, write_document
+from calibration.own_steps import fit_steps
 from calibration.rows import read_rows, reject_impossible
-from calibration.steps import fit_steps
 from gpu_backend.attention.worklist import Tiling
-from gpu_backend.fp8 import Per, product, quantised_weight
 from gpu_backend.kernel_choice import default_pointwise, open_pointwise
-from gpu_backend.profiler import MEASURED, ROWS
-from gpu_backend.session import executors, measure_into
+from gpu_backend.session import MEASURED, ROWS, executors, measure_into
+from gpu_backend.weights import Per, product, quantised_weight
 from simulator.hardware.kv import swap_s_per_block
 from simulator.hardware.models import Model
-from simulator.lockstep.canary import Canary
+from simulator.lockstep.lockstep_run import Canary
 from simulator.timing.cost import COUNTS, CostModel, StepShape
 from simulator.timing.executor import Predicted
+from simulator.timing.formula_cost import Roofline
 from simulator.timing.profile import ProfileCost, read_profile
 from simulator.timing.profile.profile_cost import Options
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables.products import layer_products
 from tools.campaign.job import Job, Load, Section, check_alive
 from tools.campaign.serving import serve_twice, told
@@ -126,7 +124,7 @@ def _steps(job: Job) -> None:
 
 
 class Earlier:
-    """A `gpu_backend.profiler.Memory` whose time is up when there is still enough for a fit."""
+    """A `gpu_backend.session.Memory` whose time is up when there is still enough for a fit."""
 
     def __init__(self, section: Section) -> None:
         self.recall, self.keep = section.recall, section.keep

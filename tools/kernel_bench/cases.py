@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.fp8 import random_pages, taken
+from gpu_backend.weights import random_pages, taken
 
 # Attention over pages in float64, a sequence at a time: what the kernels are compared with. Plain torch.
 

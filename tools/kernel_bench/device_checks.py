@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from gpu_backend import fp8
+from gpu_backend import weights
 from gpu_backend.backend import Backend
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, RequestTrace
-from gpu_backend.fp8 import E4M3, quantised_rows, quantised_weight, random_pages
 from gpu_backend.kernel_choice import available, default_attention, default_pointwise, open_attention, open_pointwise
+from gpu_backend.weights import E4M3, quantised_rows, quantised_weight, random_pages
 from gpu_backend.work import AttentionShape, KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model
@@ -192,7 +192,7 @@ _HALF_ONLY = ("gathered", "cudnn", "flashinfer", "flash-attn-3", "vllm")
 
 def fp8_products_are_exact(device: str) -> None:
     """Products of e4m3 numbers on the device are those of the same numbers widened, a scale for each channel or one."""
-    cases: Sequence[tuple[fp8.Per, int]] = (
+    cases: Sequence[tuple[weights.Per, int]] = (
         ("channel", 1),
         ("channel", 5),
         ("channel", 200),
@@ -203,9 +203,9 @@ def fp8_products_are_exact(device: str) -> None:
         random = torch.Generator().manual_seed(tokens)
         weight, scale = quantised_weight(torch.randn((96, 64), generator=random), per)
         x, x_scale = quantised_rows(torch.randn((tokens, 64), generator=random) * 30)
-        expected = fp8.product(x, x_scale, weight, scale, torch.float32)
+        expected = weights.product(x, x_scale, weight, scale, torch.float32)
         there = x.to(device), x_scale.to(device), weight.to(device), scale.to(device)
-        found = fp8.product(*there, torch.bfloat16)
+        found = weights.product(*there, torch.bfloat16)
         error = float((found.cpu().float() - expected).norm() / expected.norm())
         assert error <= FP8_CLOSE, f"{tokens} tokens, a scale for each {per}: off by {error:.2g}"
     rows = torch.randn((7, 96), generator=torch.Generator().manual_seed(3)) * 9
@@ -241,7 +241,7 @@ def fp8_pages_are_read_as_they_are(device: str) -> None:
     assert error <= FP8_CLOSE, f"attention is off by {error:.2g}"
     page, offset = (torch.from_numpy(part).to(device) for part in (rows.slot // 16, rows.slot % 16))
     for both, (given, scale) in enumerate(zip((key, value), scales, strict=True)):
-        kept = fp8.widened(fp8.as_bytes(kv)[page, both, :, offset].view(E4M3), scale, torch.float32)
+        kept = weights.widened(weights.as_bytes(kv)[page, both, :, offset].view(E4M3), scale, torch.float32)
         apart = float((kept - given.float()).norm() / given.float().norm())
         assert apart <= 1 / 16, f"what was written is off by {apart:.2g}"
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.worklist import Tiling, Tilings, tilings
-from gpu_backend.fp8 import E4M3
+from gpu_backend.weights import E4M3
 from simulator.engine.clock import no_garbage_collection
 from simulator.hardware.gpus import GPUS
 from tools.kernel_bench.cases import (

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.document import of_physics
+from calibration.fit import of_physics
 from calibration.heldout import summary
 from calibration.rows import TOLERANCE
 from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibration.document import write_document
-from calibration.fit import fit_profile
+from calibration.fit import fit_profile, write_document
 from calibration.heldout import held_out
 from calibration.rows import KernelRows, reject_impossible
 from calibration.sources.aiconfigurator import AICONFIGURATOR, read_aiconfigurator

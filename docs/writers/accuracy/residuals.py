@@ -1,4 +1,4 @@
-"""The residuals that come with batchlab (`scenarios.prediction.residuals`), made of scored rows, and their test.
+"""The residuals that come with batchlab (`scenarios.prediction.prediction`), made of scored rows, and their test.
 
 An interval is a quantile of the residuals of other cells over their spread (`spread`), made wider until rows of a
 model, a GPU, a version and an engine that were left out lie in it as often as they should (`fitted_times`). In the test
@@ -27,7 +27,7 @@ from docs.writers.accuracy.spread import (
     spreads,
     strata,
 )
-from scenarios.prediction.residuals import ANY, FILE, OUTSIDE, ROOFLINE, SCHEMA, VERSION
+from scenarios.prediction.prediction import ANY, FILE, OUTSIDE, ROOFLINE, SCHEMA, VERSION
 
 LEVELS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95,
           0.97, 0.98, 0.99, 0.995)  # fmt: skip

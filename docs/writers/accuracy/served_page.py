@@ -13,7 +13,7 @@ from docs.writers.accuracy.served_score import FIGURES
 from docs.writers.accuracy.their_estimates import FILE as THEIR_FILE
 from docs.writers.tables import Files, about, csv_text, table, write_files
 from reports.picture import write
-from scenarios.prediction.residuals import FILE, LOADS, METRICS, OUTSIDE, WARM
+from scenarios.prediction.prediction import FILE, LOADS, METRICS, OUTSIDE, WARM
 
 WORST = 3  # cells of an engine
 ERRORS = "data/served-errors.csv"

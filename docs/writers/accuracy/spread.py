@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from docs.writers.accuracy.floor import COLD, cause_of
 from docs.writers.accuracy.served import MODELS
 from docs.writers.accuracy.served_score import Scored
-from scenarios.prediction.prediction import BASES, EXTRAPOLATED, MEASURED
-from scenarios.prediction.residuals import ANY, METRICS, WARM, traits_of
+from scenarios.prediction.prediction import ANY, BASES, EXTRAPOLATED, MEASURED, METRICS, WARM, traits_of
 from simulator.hardware.models import Model, custom_model
 
 BATCHES = (8.5, 32.5, 128.5)  # mean batches of a replica, between which errors differ

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 import scenarios
-from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.engines import with_policy
 from scenarios.runs.result import Result
 from simulator.metrics.latency import itl
 from simulator.metrics.window import measured_window

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat, as_ns, write_json, write_lines
-from simulator.metrics.token_times import token_times_s
+from simulator.metrics.latency import token_times_s
 from simulator.results.records import Floats, Status
 
 RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"

@@ -12,7 +12,7 @@ import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat
 from simulator.metrics import vllm_metrics as names
-from simulator.metrics.token_times import token_times_s
+from simulator.metrics.latency import token_times_s
 from simulator.results.records import Cause, Floats, Ints, Status
 
 FILE = "metrics.prom"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat, write_json
-from simulator.metrics.token_times import token_times_s
+from simulator.metrics.latency import token_times_s
 from simulator.results.records import Floats, Status
 
 FILE = "vllm-bench.json"

@@ -5,7 +5,7 @@ replica does not prove that memory is short, though that was full where it waite
 which findings are told; this order only decides who is asked first.
 """
 
-from scenarios.diagnosis.finding import Rule
+from scenarios.diagnosis.evidence import Rule
 from scenarios.diagnosis.rules.admission_bound import RULE as ADMISSION_BOUND
 from scenarios.diagnosis.rules.kv_link import RULE as KV_LINK
 from scenarios.diagnosis.rules.load import LOAD_BOUND, QUEUE_TIME, SLOW_DECODE, TRANSIENT_OVERLOAD

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from scenarios.assembly.engine_policy import is_default
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, count
+from scenarios.assembly.engines import is_default
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, count
 from scenarios.diagnosis.rules.memory import MOSTLY_FIXED, ROOM, gain_of
 from simulator.metrics.metric import percent
 from simulator.policies import DEFAULT_POLICY

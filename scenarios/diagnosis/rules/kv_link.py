@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import TIERS, Evidence, load_waits
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, seconds
+from scenarios.diagnosis.evidence import TIERS, Claim, Evidence, Remedy, Rule, load_waits, seconds
 from simulator.metrics.metric import percent
 from simulator.metrics.part_metrics import loaded_tokens
 from simulator.results.records import Floats

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from scenarios.assembly.engine_policy import with_chunks
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value, count, moment, seconds
+from scenarios.assembly.engines import with_chunks
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, Value, count, moment, seconds
 from scenarios.diagnosis.rules.admission_bound import free_slots
 from simulator.hardware.gpus import GPUS
 from simulator.metrics.metric import percent

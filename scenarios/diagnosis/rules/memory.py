@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, count, seconds
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, count, seconds
 from simulator.errors import InputError
 from simulator.metrics.metric import percent
 from simulator.policies import DEFAULT_POLICY

@@ -5,11 +5,10 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from scenarios.assembly.engines import caches_prefixes
 from scenarios.assembly.replica_parts import build
-from scenarios.assembly.unused_keys import caches_prefixes
 from scenarios.assembly.workloads import build_workload
-from scenarios.diagnosis.evidence import HOST_GIB, Evidence, kv_gib, load_token_s, with_host
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
+from scenarios.diagnosis.evidence import HOST_GIB, Claim, Evidence, Remedy, Rule, Value, kv_gib, load_token_s, with_host
 from scenarios.diagnosis.rules.memory import more_memory
 from simulator.errors import InputError
 from simulator.metrics.metric import percent

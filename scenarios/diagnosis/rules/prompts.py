@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from scenarios.assembly.engine_policy import with_chunks
-from scenarios.diagnosis.evidence import Evidence, covered
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, count, seconds
+from scenarios.assembly.engines import with_chunks
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, count, covered, seconds
 from scenarios.diagnosis.rules.memory import MOSTLY_FIXED, gain_of
 from simulator.metrics.metric import percent
 from simulator.policies import DEFAULT_POLICY, PLAIN_POLICY

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import Evidence, covered
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, count, seconds
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, count, covered, seconds
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import router_class
 from simulator.metrics.metric import percent

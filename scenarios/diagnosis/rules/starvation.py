@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value, seconds
+from scenarios.diagnosis.evidence import Claim, Evidence, Remedy, Rule, Value, seconds
 from scenarios.diagnosis.rules.load import more_replicas
 from simulator.metrics.metric import percent
 from simulator.metrics.window import Bools, run_end_s

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scenarios.runs.storage import run_folder
-from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
+from scenarios.runs.storage.run_folder import REPLACE, is_partial, staging, unwritable
 from simulator.errors import InputError
 from simulator.parameters import split_class
 

@@ -1,21 +1,26 @@
-"""The files of a run folder: their names, and how they are written. `saved_run` reads them back.
-
-`requests.csv.gz` and `steps.csv.gz` are the two tables, for people and for other tools. `records.npz` holds the rest
-that plots need: the end and the used blocks of each step, also of steps folded into one row, the gaps between tokens,
-the waits after preemption. No file tells when it was written: equal runs, equal bytes.
-"""
+"""A run folder: the names of its files, written whole or not at all, and read back to the last bit."""
 
 from __future__ import annotations
 
+import csv
+import difflib
+import filecmp
+import gzip
 import json
+import os
 import re
+import shutil
+import signal
+import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -27,33 +32,163 @@ from scenarios.runs.storage.run_tables import (
     STEP_COLUMNS,
     Column,
     Columns,
+    calls_from,
+    columns_from,
     open_deterministic,
     parts,
     plain_columns,
+    read_csv,
     replica_columns,
     request_columns,
+    requests_from,
+    sessions_from,
     step_columns,
     write_csv,
     write_parts,
 )
-from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
+from simulator.errors import InputError
 from simulator.results.records import (
     AdapterColumns,
     CopyColumns,
     DraftColumns,
+    GapColumns,
+    GroupSizes,
     LifeColumns,
     PassageColumns,
     Records,
     RegretColumns,
+    RequestColumns,
+    RequeueColumns,
+    RowColumns,
     TransferColumns,
 )
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
+
+
+# Write a folder whole or not at all.
+#
+# Files are made in a hidden folder inside the target and moved to their places at the end, each move atomic, with
+# Ctrl-C held back for those few milliseconds. If anything goes wrong before, the target looks as it did.
+
+PARTIAL = ".partial-"
+REPLACE = "--overwrite (in Python overwrite=True) replaces them, --out writes somewhere else"
+
+
+@contextmanager
+def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[Path]:
+    """Yield a fresh folder to write into; at the end its files move to `target`.
+
+    Without `replace`, nothing in `target` changes: the block may add files, and write equal ones again. If one would
+    change, that is an InputError, and none is moved. With it, files of the same names are replaced, and the paths of
+    `replace` that the block did not write are removed. All else in `target` stays. Raises InputError at once where
+    `target` cannot be written.
+    """
+    made = _make_folder(target)
+    folder = target / f"{PARTIAL}{os.getpid()}"
+    try:
+        with disk_errors(target):
+            folder.mkdir()
+        yield folder
+        files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        if replace is None:
+            _refuse_changes(folder, target, files)
+        with _no_interrupt():
+            _move(folder, target, files, () if replace is None else replace)
+        made = []
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # another process put a file into it
+                path.rmdir()
+
+
+def is_partial(name: str) -> bool:
+    """Return whether a name is that of a staging folder, which a killed process leaves behind."""
+    return name.startswith(PARTIAL)
+
+
+def unwritable(target: Path, error: OSError) -> InputError:
+    """Return the error for a folder that cannot be written; a staging folder is named by its target."""
+    for path in (target, *target.parents):
+        if is_partial(path.name):
+            target = path.parent
+    reason = "it is a file" if target.is_file() else error.strerror or str(error)
+    return InputError(f"cannot write to the folder {target}: {reason}", hint="choose another one with --out")
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise InputError for what the disk refuses inside the block."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _make_folder(target: Path) -> list[Path]:
+    """Make `target` and the folders above it. Returns those that were missing, innermost first."""
+    missing = []
+    path = target
+    try:
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        for made in missing:
+            with suppress(OSError):
+                made.rmdir()
+        raise unwritable(target, error) from error
+    return missing
+
+
+def _refuse_changes(folder: Path, target: Path, files: Sequence[Path]) -> None:
+    """Raise InputError for a file that is in `target` with another content."""
+    there = [name for name in files if (target / name).exists()]
+    changed = [name for name in there if not filecmp.cmp(folder / name, target / name, shallow=False)]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        what = f"{target} holds other results of the same name: {changed[0]}{more} would change"
+        raise InputError(f"{what}; nothing was written", hint=REPLACE)
+
+
+def _move(folder: Path, target: Path, files: Sequence[Path], replace: Iterable[str]) -> None:
+    stale = [target / name for name in replace if Path(name) not in files]
+    with disk_errors(target):
+        for path in stale:
+            path.unlink(missing_ok=True)
+        for name in files:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).replace(target / name)
+    emptied = {parent for path in stale for parent in path.parents if target in parent.parents}
+    for empty in sorted(emptied, reverse=True):
+        with suppress(OSError):  # not empty, or never there
+            empty.rmdir()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    held = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _frame: pressed.append(number)) for number in held]
+    try:
+        yield
+    finally:
+        for number, handler in zip(held, before, strict=True):
+            signal.signal(number, handler)
+    for first in pressed[:1]:
+        signal.raise_signal(first)
+
 
 FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
@@ -336,3 +471,159 @@ def _write_array(out: IO[bytes], array: Callable[[], NDArray[Any]]) -> None:
     npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(array()))
     for piece in pieces_of(array):
         out.write(piece.tobytes())
+
+
+# Read run folders: the `Records` that were written, to the last bit.
+
+T = TypeVar("T")
+
+_UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+_SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
+_HINT = "a run folder is what `batchlab run` and `batchlab compare` write"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run folder read back."""
+
+    folder: Path
+    scenario_yaml: str
+    summary: dict[str, Any]
+    records: Records
+    notes: tuple[str, ...]
+    prefixes: PrefixColumns | None = None
+
+
+def read_run(folder: Path) -> SavedRun:
+    """Read a run folder. Raises InputError for another folder, and where a file is missing or damaged."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file, not the folder of a run", hint=_HINT)
+    if not folder.is_dir():
+        beside = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
+        near = difflib.get_close_matches(folder.name, beside, n=1)
+        hint = f"did you mean {folder.parent / near[0]}?" if near else _HINT
+        raise InputError(f"no such folder: {folder}", hint=hint)
+    _check_files(folder, SCENARIO, SUMMARY, REQUESTS, STEPS, REST)
+    scenario_yaml = _read(folder / SCENARIO, lambda path: path.read_text(encoding="utf-8"))
+    summary = _read(folder / SUMMARY, _read_object)
+    rest = _read(folder / REST, _read_arrays)
+    about = _read(folder / REST, lambda _: _about(rest))
+    table = _read(folder / REQUESTS, read_csv)
+    requests = _read(folder / REQUESTS, lambda _: requests_from(table, tuple(about["class_names"])))
+    rows = _read(folder / STEPS, lambda path: columns_from(RowColumns, read_csv(path)))
+    records = _read(folder / REST, lambda _: _assemble(requests, rows, rest, about, table))
+
+    def optional(file: str, kind: type[Any]) -> Any:
+        path = folder / file
+        return _read(path, lambda path: columns_from(kind, read_csv(path))) if path.is_file() else None
+
+    records = replace(records, **{name: optional(file, kind) for file, (name, kind, _) in RARE.items()})
+    prefixes = optional(PREFIXES, PrefixColumns)
+    return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)
+
+
+def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read the summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
+    _check_files(folder, SUMMARY, REST)
+    summary = _read(folder / SUMMARY, _read_object)
+    about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
+    return summary, tuple(about["notes"])
+
+
+def _check_files(folder: Path, *names: str) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether `folder` holds a comparison, and not a single run."""
+    return (folder / COMPARISON).is_file()
+
+
+def read_runs(folder: Path) -> dict[str, list[Path]]:
+    """Return a comparison's run folders by label, in the order of the seeds. Raises InputError for a damaged file."""
+
+    def runs(path: Path) -> dict[str, list[Path]]:
+        return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in _read_object(path).items()}
+
+    found = _read(folder / COMPARISON, runs)
+    if not found or not all(found.values()):
+        raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is damaged; run the comparison again")
+    return found
+
+
+def single_run(folder: Path, verb: str) -> Path:
+    """Return the folder of a single run. Raises InputError for a folder of several, and names these."""
+    if not is_comparison(folder):
+        return folder
+    places = [str(place) for runs in read_runs(folder).values() for place in runs[:1]]
+    raise InputError(f"{folder} holds a comparison: {verb} takes one run", hint=f"one of {', '.join(places)}")
+
+
+def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a decision log. Raises InputError where one cannot be read."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                yield dict(json.loads(line))
+    except _SPOILT as error:
+        raise InputError(f"{path} cannot be read: {error}", hint="damaged; run the scenario again") from None
+
+
+def _below(run: str) -> Path:
+    """Return a run's path in compare.json. Raises ValueError where it leads out of the folder."""
+    path = Path(run)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{run} is not below the folder")
+    return path
+
+
+def _read(path: Path, how: Callable[[Path], T]) -> T:
+    try:
+        return how(path)
+    except _SPOILT as error:
+        raise InputError(f"{path} cannot be read: {error}", hint="damaged; run the scenario again") from None
+
+
+def _assemble(
+    requests: RequestColumns,
+    rows: RowColumns,
+    rest: Mapping[str, Any],
+    about: Mapping[str, Any],
+    table: Mapping[str, Any],
+) -> Records:
+    if len(rest["step_end_s"]) != rows.repeat.sum() or len(rest["step_used_blocks"]) != rows.repeat.sum():
+        raise ValueError(f"{STEPS} has another number of steps")
+    return Records(
+        requests=requests,
+        rows=rows,
+        gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"], end_s=rest["gap_end_s"]),
+        requeues=RequeueColumns(**{name: rest[f"requeue_{name}"] for name in ("row", "from_s", "to_s", "swapped")}),
+        step_end_s=rest["step_end_s"],
+        step_used_blocks=rest["step_used_blocks"],
+        reject_reasons={row: reason for row, reason in enumerate(table["reject_reason"]) if reason},
+        class_names=tuple(about["class_names"]),
+        request_ids=tuple(table["request_id"]) if about["named"] else None,
+        calls=calls_from(table),
+        **sessions_from(table),
+        **{name: about[name] for name in SCALARS},
+        groups=tuple(GroupSizes(**group) for group in about.get("groups", ())),
+        front_end_s=rest.get("front_end_s", 0.0),
+    )
+
+
+def _read_arrays(path: Path, only: str | None = None) -> dict[str, Any]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in (archive.files if only is None else [only])}
+
+
+def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    about = dict(json.loads(arrays["about"].tobytes()))
+    if about["format"] != FORMAT:
+        raise ValueError(f"it was written in format {about['format']}, and this version of batchlab reads {FORMAT}")
+    return about

@@ -1,9 +1,10 @@
-"""pydantic's validation errors in the words of the YAML: where, what is allowed, what was meant."""
+"""Errors of a scenario in the words of its YAML: what is allowed, what was meant, and its place in the file."""
 
+import math
 import re
 import types
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -12,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from scenarios.schema.base import annotation_of, at_hand
 from scenarios.schema.source.hints import did_you_mean, key_hint, number_hint
-from scenarios.schema.source.yaml_source import KeyPath, describe, key_name
+from scenarios.schema.source.yaml_source import KeyPath, Mark, describe, key_name
+from simulator.errors import InputError
 
 _UNIONS = (Union, types.UnionType)
 _RANGES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -307,3 +309,72 @@ def _collect(model: type[BaseModel], place: str, places: dict[str, list[str]]) -
             item = _item([((), member)], 0) if _origin(member) in (list, tuple) else member
             for part in _models(_members(item)):
                 _collect(part, inside, places)
+
+
+# The place of each value of a scenario: an error found later still names file, line and column.
+
+_MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file, or an override."""
+
+    file: str | None
+    line: int | None = None
+    column: int | None = None
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Files by line; overrides after them."""
+        return (math.inf if self.line is None else self.line, self.column or 0)
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The places of a document's keys: `marks` in its file (None for a mapping from Python), and the overrides.
+
+    `overrides` tells which `--set` wrote a path and all below it.
+    """
+
+    file: str | None = None
+    marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
+    overrides: dict[KeyPath, str] = field(default_factory=dict)
+
+    def error(self, findings: Sequence[Finding]) -> InputError:
+        """One error for all the findings: the first, by its place, and the others listed."""
+        placed = {finding.path: (self.place(finding.path), finding) for finding in reversed(findings)}
+        unknown = {path[:-1]: place for path, (place, found) in placed.items() if found.message == "unknown key"}
+
+        def order(entry: tuple[Place, Finding]) -> tuple[object, ...]:
+            place, finding = entry
+            missing = finding.message == "missing"  # perhaps only misspelt: then the unknown key comes first
+            return (*(unknown.get(finding.path[:-1], place) if missing else place).order, missing, finding.path)
+
+        (place, first), *others = sorted(placed.values(), key=order)
+        hints = [first.hint] if first.hint else []
+        for where, other in others[:_MOST_FINDINGS]:
+            hint = f" ({other.hint})" if other.hint else ""
+            hints.append(f"also {where}{': ' if str(where) else ''}{_dotted(other)}{hint}")
+        if len(others) > _MOST_FINDINGS:
+            hints.append(f"and {len(others) - _MOST_FINDINGS} more")
+        return InputError(
+            _dotted(first), file=place.file, line=place.line, column=place.column, hint="\n  ".join(hints) or None
+        )
+
+    def place(self, path: KeyPath) -> Place:
+        """The place of a key: an override, or the file's line and column; the nearest key around a missing one."""
+        for length in range(len(path), -1, -1):
+            part = path[:length]
+            if part in self.overrides:
+                return Place(self.overrides[part])
+            if (mark := self.marks.get(part)) is not None:
+                return Place(self.file, mark.line, mark.column)
+        return Place(self.file)
+
+
+def _dotted(finding: Finding) -> str:
+    return f"{'.'.join(finding.path)}: {finding.message}" if finding.path else finding.message

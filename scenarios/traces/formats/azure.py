@@ -8,10 +8,18 @@ The years differ in how they write a date-time: 7 fractional digits and no offse
 
 from collections.abc import Sequence
 
-from scenarios.traces.date_times import Stamps
-from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.lines import PlainRows, counts, fields_of, stamps_ns
-from scenarios.traces.rows import Row, count, csv_fields, tokens
+from scenarios.traces.format import (
+    Head,
+    OpenTrace,
+    PlainRows,
+    Signature,
+    Source,
+    TraceFormat,
+    counts,
+    fields_of,
+    stamps_ns,
+)
+from scenarios.traces.rows import Row, Stamps, count, csv_fields, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 

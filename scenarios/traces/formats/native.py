@@ -16,9 +16,21 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from scenarios.traces.date_times import dated
-from scenarios.traces.format import UNIT_NS, Clock, Head, OpenTrace, Signature, TimeUnit, TraceFormat
-from scenarios.traces.lines import ParsePlain, PlainRows, counts, fields_of, seconds_of, words
+from scenarios.traces.format import (
+    UNIT_NS,
+    Clock,
+    Head,
+    OpenTrace,
+    ParsePlain,
+    PlainRows,
+    Signature,
+    TimeUnit,
+    TraceFormat,
+    counts,
+    fields_of,
+    seconds_of,
+    words,
+)
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -27,6 +39,7 @@ from scenarios.traces.rows import (
     RowError,
     count,
     csv_fields,
+    dated,
     integer,
     integers,
     json_object,

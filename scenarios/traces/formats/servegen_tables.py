@@ -24,8 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.traces.format import Head, OpenTrace, TraceFormat
-from scenarios.traces.lines import numbered_lines
+from scenarios.traces.format import Head, OpenTrace, TraceFormat, numbered_lines
 from scenarios.traces.rows import MOST_TOKENS, Row, RowError, csv_fields, real
 from simulator.errors import InputError
 

@@ -7,8 +7,7 @@ output length. Conversations without both are set aside. Tokens are estimated fr
 import re
 from typing import Any
 
-from scenarios.traces.format import Head, OpenTrace, TraceFormat
-from scenarios.traces.lines import array_items
+from scenarios.traces.format import Head, OpenTrace, TraceFormat, array_items
 from scenarios.traces.rows import CHARACTERS_A_TOKEN, Row, RowError, json_object, text_tokens
 
 _ASKS, _ANSWERS = ("human", "user"), ("gpt", "chatgpt", "bing", "bard", "assistant", "model")

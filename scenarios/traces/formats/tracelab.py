@@ -9,9 +9,8 @@ nothing in the cache. Text that sessions share is not recorded. (uw-syfi/TraceLa
 
 from typing import Any
 
-from scenarios.traces.date_times import Stamps
 from scenarios.traces.format import Head, OpenTrace, Signature, Source, TraceFormat
-from scenarios.traces.rows import Row, RowError, Turns, json_object, tokens, word
+from scenarios.traces.rows import Row, RowError, Stamps, Turns, json_object, tokens, word
 
 _INPUTS, _OUTPUTS = ("user_message", "tool_result"), ("reasoning", "text", "tool_call")
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.lines import array_items
+from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat, array_items
 from scenarios.traces.rows import Row, RowError, Turns, integers, json_object, ticks_ns, tokens, word
 
 BLOCK_SIZE = 64

@@ -13,8 +13,7 @@ from simulator.engine.parts.connected_memory import LOAD, STORE, SYNC, Connected
 from simulator.engine.parts.connector import Arrivals, ConnectedGroups
 from simulator.hardware.kv_groups import LayerCache
 from simulator.memory.block_keys import BlockKeys, RequestKeys
-from simulator.memory.group_pool import NULL
-from simulator.memory.group_tables import window_tails
+from simulator.memory.group_tables import NULL, window_tails
 from simulator.memory.offload import Access, HostTier, OffloadConfig, Stored
 from simulator.request import Request
 from simulator.request_state import FINISHED, LOADING

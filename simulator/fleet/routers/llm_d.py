@@ -1,6 +1,6 @@
 """The endpoint picker of llm-d and of the Gateway API Inference Extension, in its default profile.
 
-Scores and weights are those of llm-d-router: `simulator/fleet/router_parts.py` names the files of the scores, the
+Scores and weights are those of llm-d-router: `simulator/fleet/router.py` names the files of the scores, the
 weights 2, 2 and 3 stand in pkg/epp/config/loader/defaults.go (`loadDefaultConfig`, 0b59e4ed), in whose order they are
 added up. What it remembers of prompts is that of its `approx-prefix-cache-producer`
 (pkg/epp/framework/plugins/requestcontrol/dataproducer/approximateprefix/, 09a534fc): blocks of 64 tokens at least
@@ -24,19 +24,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.prompt_table import BlockSize, PromptTable, Stretch
-from simulator.fleet.router_parts import (
-    HighestInTurn,
-    kv_scores,
-    lora_scores,
-    prefix_scores,
-    queue_scores,
-    weighted_sum,
-)
+from simulator.fleet.router import HighestInTurn, kv_scores, lora_scores, prefix_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

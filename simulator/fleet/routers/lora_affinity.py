@@ -1,6 +1,6 @@
 """The replica that has requests of the adapter already, as llm-d's endpoint picker scores it.
 
-The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/router_parts.py`
+The scores are those of llm-d-router (before: the Gateway API Inference Extension); `simulator/fleet/router.py`
 says where they are. The weighted scores are added up, and equals take turns. The weights of queue and KV are those of
 its default profile, that of the adapter is what a scorer without a weight counts (pkg/epp/config/loader/defaults.go).
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import doc
 
-from simulator.fleet.router_parts import HighestInTurn, kv_scores, lora_scores, queue_scores, weighted_sum
+from simulator.fleet.router import HighestInTurn, kv_scores, lora_scores, queue_scores, weighted_sum
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

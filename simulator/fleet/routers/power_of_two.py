@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le, doc
 
-from simulator.fleet.router import Drawing
-from simulator.fleet.router_parts import unfinished
+from simulator.fleet.router import Drawing, unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

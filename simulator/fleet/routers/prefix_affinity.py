@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulator.fleet.prompt_table import BlockSize, EventLag, Knowledge, MaxBlocks, PromptTable, Stretch, check_lag
-from simulator.fleet.router_parts import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
+from simulator.fleet.router import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.router_parts import HashRing, unfinished
+from simulator.fleet.router import HashRing, unfinished
 from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.memory.block_keys import num_shared_blocks, stretches
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.prompt_table import Remembering, Stretch
-from simulator.fleet.router_parts import fewest_and_most, unfinished
+from simulator.fleet.router import fewest_and_most, unfinished
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

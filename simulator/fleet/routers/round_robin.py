@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le, doc
 
-from simulator.fleet.router_parts import HashRing
+from simulator.fleet.router import HashRing
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 VirtualNodes = Annotated[int, Ge(1), Le(10_000), doc("points of each replica on the ring of hashes")]

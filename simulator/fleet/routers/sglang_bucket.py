@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le, Unit, doc
 
 from simulator.fleet.prompt_table import CHARACTERS
-from simulator.fleet.router_parts import are_unequal
+from simulator.fleet.router import are_unequal
 from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.parameters import CountOrZero, check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
-    from simulator.fleet.router import Router
+    from simulator.fleet.router import Replicas, Router
     from simulator.request import ArrivingRequest
 
 _LONGEST = 4096  # characters, over which the first boundaries are spread evenly (`l_max`)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Gt, Le, Unit, doc
 
 from simulator.fleet.prompt_table import CHARACTERS, BlockSize, PromptTable, Stretch
-from simulator.fleet.router_parts import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
+from simulator.fleet.router import AbsThreshold, CacheThreshold, RelThreshold, knowing_enough, unfinished
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 _Part = tuple[int, int, int]  # blocks from a place to before another, and the replica that sent them first

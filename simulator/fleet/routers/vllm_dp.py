@@ -21,7 +21,7 @@ from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 _KV_WEIGHT, _KV_FREE = 6.0, 0.5  # a waiting request counts more by so much for each share of KV above this

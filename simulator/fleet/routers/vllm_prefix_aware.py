@@ -21,7 +21,7 @@ from simulator.parameters import CountOrZero
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.prompt_table import Stretch
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 

@@ -18,7 +18,7 @@ from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
     from simulator.engine.replica_load import ReplicaLoad
-    from simulator.fleet.replicas import Replicas
+    from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 
 MOST_SESSIONS = 100_000

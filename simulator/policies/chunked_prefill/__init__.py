@@ -24,7 +24,8 @@ from simulator.policies.chunked_prefill.versions import (
     check_loras,
     check_version,
 )
-from simulator.policies.parts.declarations import (
+from simulator.policies.parts.free_blocks import refuse_beyond_budget
+from simulator.policies.parts.preemption import (
     Checked,
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -33,7 +34,6 @@ from simulator.policies.parts.declarations import (
     System,
     Watermark,
 )
-from simulator.policies.parts.free_blocks import refuse_beyond_budget
 from simulator.request import RequestView
 
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.declarations import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
+from simulator.policies.parts.preemption import Checked, MaxNumBatchedTokens, MaxNumSeqs, OrderName, System
 from simulator.policies.sglang.next_batch_to_run import (
     PrefillDelayer,
     SglangLimits,

@@ -13,7 +13,8 @@ from annotated_types import Ge, Le, doc
 
 from simulator.parameters import CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.declarations import (
+from simulator.policies.parts.free_blocks import most_tokens, refuse_reservation
+from simulator.policies.parts.preemption import (
     Checked,
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -21,7 +22,6 @@ from simulator.policies.parts.declarations import (
     OrderName,
     System,
 )
-from simulator.policies.parts.free_blocks import most_tokens, refuse_reservation
 from simulator.policies.tensorrt_llm.two_schedulers import TensorrtLlmLimits, plan_with_wait, step
 from simulator.policy_traits import TakesOver
 from simulator.request import RequestView

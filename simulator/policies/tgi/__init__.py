@@ -13,7 +13,8 @@ from annotated_types import doc
 from simulator.division import cdiv
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.declarations import (
+from simulator.policies.parts.free_blocks import refuse_reservation
+from simulator.policies.parts.preemption import (
     Checked,
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -21,7 +22,6 @@ from simulator.policies.parts.declarations import (
     OrderName,
     System,
 )
-from simulator.policies.parts.free_blocks import refuse_reservation
 from simulator.policies.tgi.batching_task import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
 

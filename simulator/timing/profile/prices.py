@@ -28,7 +28,7 @@ class StepPrices:
     """Prices of steps for `simulator.timing.profile.profile_cost.ProfileCost`, kept once they are computed.
 
     `sizes`: the captured batch sizes, ascending. `host_s`, `host_per_seq_s`: host time of a step and of each request.
-    `samples_drafts` as in `simulator.timing.roofline_cost.Roofline`. A step with prompts and more than `launched_above`
+    `samples_drafts` as in `simulator.timing.formula_cost.Roofline`. A step with prompts and more than `launched_above`
     tokens takes `launch_s` at least. A step of prompts alone takes `prompt_times` as long, its host included; one with
     decodes in proportion to the tokens of prompts.
     """

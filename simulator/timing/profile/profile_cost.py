@@ -30,7 +30,7 @@ class Options:
     request in it (`scenarios.servers` has those of real engines).
     `cuda_graphs` False computes batches at their size, True pads them to the sizes for which vLLM captures graphs up to
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
-    `samples_drafts` False is for a drafter, as in `simulator.timing.roofline_cost.Roofline`. A layer of a step with
+    `samples_drafts` False is for a drafter, as in `simulator.timing.formula_cost.Roofline`. A layer of a step with
     prompts that no graph holds takes `layer_launch_s` to launch; graphs hold those of up to `launched_above` tokens.
     `prompt_times` is of a server's older version, or of kernels without tables (`scenarios.servers`): at least 1.
     """

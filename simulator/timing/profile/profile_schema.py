@@ -1,6 +1,6 @@
 """Profiles as JSON: read, checked, held against the model that they are asked for, and turned into tables.
 
-`calibration.document` is the other direction.
+`calibration.fit` is the other direction.
 """
 
 import gzip
@@ -70,7 +70,7 @@ class DocumentKind:
             raise InputError(f"{self.called}, but damaged: {error}", file=file) from None
 
 
-# Profiles as JSON: read, checked, and turned into tables. `calibration.document` is the other direction.
+# Profiles as JSON: read, checked, and turned into tables. `calibration.fit` is the other direction.
 #
 # Version 1. Times in microseconds unless a name says otherwise; `layer` tables count once a layer, `step` tables
 # once a step. Corrections are log(measured / physics) x 10^4, rounded.

@@ -15,8 +15,8 @@ import numpy as np
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.formula_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
 from simulator.timing.profile.surface import Array, Curve, make_curve
-from simulator.timing.roofline_cost import ACTIVATION_BYTES, NETWORK_GB_S, NETWORK_LATENCY_US
 from simulator.timing.tables.table_schema import EXTRAPOLATED, MEASURED, PartSource, Tables, first, marked
 
 LEAST_MEASURED = 4

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.formula_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, LOGIT_BYTES
 from simulator.timing.profile.surface import Curve, scaled
-from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, LOGIT_BYTES
 
 LAUNCH_US = 2.0
 """One small kernel inside a CUDA graph; LLMServingSim measured 2.4 to 2.8 us of each on RTX PRO 6000 (vLLM 0.19)."""
@@ -17,7 +17,7 @@ SAMPLER_US = 25.0  # of a greedy sampler for one row, on RTX PRO 6000 and RTX 40
 MOST_TOKENS = 8192.0
 MOST_ROWS = 1024.0
 NVLINK_US, PCIE_US = 5.0, 20.0
-"""Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline_cost`."""
+"""Microseconds of one all-reduce where neither is known, as in `simulator.timing.formula_cost`."""
 LINKS = {"rtx-pro-6000": (16.0, 20.0), "rtx-4090": (16.0, 20.0)}
 """GB/s and microseconds of one all-reduce where it was not measured: nominal figures that LLMServingSim's own
 configuration of these servers states (peer-to-peer over PCIe)."""

@@ -14,10 +14,10 @@ import numpy as np
 from simulator.division import cdiv
 from simulator.errors import InputError
 from simulator.hardware.models import EXPERT_BYTES, Model
+from simulator.timing.formula_cost import ACTIVATION_BYTES
 from simulator.timing.profile.kernels import RoutedExperts
 from simulator.timing.profile.profile_schema import DocumentKind, expert_precision, read_physics
 from simulator.timing.profile.surface import Array, Curve, Physics, make_curve
-from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.table_schema import (
     EXTRAPOLATED,
     MEASURED,

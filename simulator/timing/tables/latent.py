@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.formula_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY, latent_flops
 from simulator.timing.profile.kernels import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.profile_schema import DocumentKind, kv_precision, precision, read_axis, read_physics
 from simulator.timing.profile.surface import Array, Physics, Sum, Surface, SurfaceAxis, flat, mesh
-from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY, latent_flops
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
 from simulator.timing.tables.table_schema import (
     ESTIMATED,

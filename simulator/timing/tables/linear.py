@@ -24,9 +24,9 @@ import numpy as np
 from simulator.errors import InputError
 from simulator.hardware.model import MAMBA
 from simulator.hardware.models import Model
+from simulator.timing.formula_cost import STATE_BYTES
 from simulator.timing.profile.profile_schema import DocumentKind
 from simulator.timing.profile.surface import Array
-from simulator.timing.roofline_cost import STATE_BYTES
 from simulator.timing.tables.table_schema import (
     ESTIMATED,
     MEASURED,

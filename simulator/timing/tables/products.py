@@ -8,8 +8,8 @@ import numpy as np
 
 from simulator.hardware.model import MAMBA
 from simulator.hardware.models import Model
+from simulator.timing.formula_cost import ACTIVATION_BYTES
 from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, make_curve, mesh
-from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.table_schema import Tables, read_tables
 
 REFERENCE = "h100-vllm-0.19"

@@ -6,8 +6,7 @@ import re
 import pytest
 from matplotlib.figure import Figure
 
-from reports.html.page_data import json_text, marks_data
-from reports.html.pieces import inline
+from reports.html.pieces import inline, json_text, marks_data
 from reports.picture import Mark, Painted, Picture, Series, draw, in_series, some
 
 NASTY = "</script><script>alert(1)</script>"

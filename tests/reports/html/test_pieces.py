@@ -11,8 +11,7 @@ import pytest
 
 from reports.axes import highest
 from reports.html import pieces as html
-from reports.html.page_data import MOST_STAYS, PERCENTILES, json_text, page_data, rounded, steps_between
-from reports.html.pieces import inline
+from reports.html.pieces import MOST_STAYS, PERCENTILES, inline, json_text, page_data, rounded, steps_between
 from reports.picture import draw, styles
 from reports.plots.cdf import curves
 from tests.reports.drawing.test_style import paint
@@ -124,7 +123,7 @@ def test_the_script_is_given_what_the_pictures_show() -> None:
 
 def test_many_stays_are_cut_to_a_stretch_around_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_STAYS > 1000
-    monkeypatch.setattr("reports.html.page_data.MOST_STAYS", 40)
+    monkeypatch.setattr("reports.html.pieces.MOST_STAYS", 40)
     run = ("continuous", continuous(200))
     data = page_data([run], styles([run[:1] * 2]), [curves(*run, None)])["slots"]
     assert len(data["runs"][0]["slot"]) <= 40

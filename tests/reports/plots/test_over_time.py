@@ -10,13 +10,20 @@ import pytest
 
 import scenarios
 from reports.picture import styles
-from reports.plots.balance import BUCKETS, balance, loads
-from reports.plots.fairness import GAP, fairness, has_classes, parts_between_gaps, waits_by_class
-from reports.plots.occupancy import LARGEST, occupancy, occupied
-from reports.plots.prefix_hits import hit_rate, prefix_hits
-from reports.plots.prefix_tree import layout
+from reports.plots.fairness import (
+    GAP,
+    REPLICA_BUCKETS,
+    balance,
+    fairness,
+    has_classes,
+    loads,
+    parts_between_gaps,
+    waits_by_class,
+)
+from reports.plots.prefix_cache import hit_rate, layout, prefix_hits
+from reports.plots.timeline import LARGEST, occupancy, occupied
 from reports.slots import stays
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run
 from simulator.metrics.latency import ttft_s
 from simulator.results.records import LifeColumns, Records
 from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
@@ -106,10 +113,10 @@ def test_loads_of_replicas_add_up() -> None:
     records = fleet()
     end_s = float(records.step_end_s.max())
     found = loads(records, end_s)
-    assert found.shape == (3, BUCKETS)
+    assert found.shape == (3, REPLICA_BUCKETS)
     rows = records.rows
     held = ((rows.running + rows.waiting) * (rows.end_s - rows.start_s)).sum()
-    assert found.sum() * end_s / BUCKETS == pytest.approx(held, rel=1e-6)
+    assert found.sum() * end_s / REPLICA_BUCKETS == pytest.approx(held, rel=1e-6)
     said = everything(balance([("a", records), ("alone", continuous(5))]))
     assert "requests at the replica" in said
     assert "of 3" in said
@@ -123,8 +130,8 @@ def test_replicas_that_are_not_there_are_blank() -> None:
         as_ints([2]), as_floats([end_s / 2]), as_floats([end_s / 2]), as_floats([nan]), as_floats([nan])
     )
     found = loads(replace(records, lives=lives), end_s)
-    assert np.isnan(found[2, : BUCKETS // 2 - 1]).all()
-    assert np.isfinite(found[2, BUCKETS // 2 + 1 :]).all()
+    assert np.isnan(found[2, : REPLICA_BUCKETS // 2 - 1]).all()
+    assert np.isfinite(found[2, REPLICA_BUCKETS // 2 + 1 :]).all()
     assert np.isfinite(found[:2]).all()
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.sweep.front import front_table
 from reports.sweep.load import knee_table
 from reports.sweep.points import TRADES, SweepAxis, SweepPoint, SweepResult, best_points, keeps_slo, knee, trades
+from reports.sweep.sweep_report import front_table
 from reports.tables.terminal import PLAIN
 from reports.verdict.shown_metrics import Summary
 from scenarios.cli.report import best

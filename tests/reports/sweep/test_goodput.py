@@ -2,9 +2,9 @@
 
 import math
 
-from reports.sweep.front import front_pictures
 from reports.sweep.load import goodput_picture, lines_over_load, load_picture, throughput_picture
 from reports.sweep.points import SweepAxis
+from reports.sweep.sweep_report import front_pictures
 from reports.verdict.shown_metrics import Summary
 from tests.reports.plots.test_pictures import everything
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue

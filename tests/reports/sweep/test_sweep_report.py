@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from reports.axes import printed, shading
-from reports.sweep.heatmap import heatmaps
 from reports.sweep.load import colours, load_picture
 from reports.sweep.points import SweepAxis, best_points
-from reports.sweep.sweep_report import best_table, best_words, write_sweep_report
+from reports.sweep.sweep_report import best_table, best_words, heatmaps, write_sweep_report
 from reports.units import short
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue, summary
 

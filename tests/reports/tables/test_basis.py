@@ -1,6 +1,6 @@
 from typing import Any
 
-from reports.tables.basis import provenance_words
+from reports.tables.details import provenance_words
 
 BASE: dict[str, Any] = {
     "scenario": "chat", "policy": "static", "model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 1,

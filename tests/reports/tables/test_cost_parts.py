@@ -5,7 +5,7 @@ from typing import Any
 import scenarios
 from reports.html import pieces as html
 from reports.pages import run_report as build
-from reports.tables.basis import cost_rows, cost_tables
+from reports.tables.details import cost_rows, cost_tables
 from scenarios.runs.runner import sensitivity_words
 from tests.scenarios.runs.test_runner import small
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from reports.tables.verdict_table import verdict_table
 from reports.verdict.sentences import own_intervals, too_few_words
-from reports.verdict.shown_metrics import Summaries
-from reports.verdict.slo_targets import Facts, facts
+from reports.verdict.shown_metrics import Facts, Summaries, facts
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 from simulator.statistics import PercentileInterval

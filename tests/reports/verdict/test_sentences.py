@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from reports.verdict.sentences import verdict_words
-from reports.verdict.shown_metrics import Summaries, Summary
-from reports.verdict.slo_targets import Facts, Miss, slo_text
+from reports.verdict.shown_metrics import Facts, Miss, Summaries, Summary, slo_text
 from simulator.metrics.latency import LATENCIES, Slo
 from simulator.metrics.outcomes import Outcome, entries
 from simulator.metrics.waits import Overload

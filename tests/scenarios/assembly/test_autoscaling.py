@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.runs.runner import run
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 

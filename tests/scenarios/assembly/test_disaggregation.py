@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.runs.runner import run
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.results.records import Records

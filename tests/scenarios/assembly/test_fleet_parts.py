@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.engine_policy import resolved_yaml
+from scenarios.assembly.engines import groups_of, resolved_yaml
 from scenarios.assembly.fleet_parts import build_router
-from scenarios.assembly.groups import groups_of
-from scenarios.check.experiment import differences
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.check.law_trial import differences
+from scenarios.runs.storage.run_folder import read_run
 from scenarios.schema.loader import load, shipped
 from simulator.errors import InputError
 from tests.scenarios.runs.test_runner import small
@@ -80,7 +79,7 @@ def test_a_run_says_what_each_replica_and_group_did(tmp_path: Path) -> None:
 
 
 def test_costs_of_unlike_groups_add_up() -> None:
-    from scenarios.assembly.groups import cost_per_million
+    from scenarios.assembly.engines import cost_per_million
     from simulator.hardware.gpus import GPUS
 
     per_hour = [GPUS[gpu].usd_per_hour for gpu in ("h200", "a100-80gb")]

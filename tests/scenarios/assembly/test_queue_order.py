@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import build_policy, resolved_yaml, with_policy
+from scenarios.assembly.engines import build_policy, resolved_yaml, with_policy
 from scenarios.assembly.workloads import build_workload, is_random, same_requests
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from scenarios.bound.at_best import agreeable, earliest_end_s, fewest_late, least_mean_flow_s, least_percentile_s
+from scenarios.bound.bound import agreeable, earliest_end_s, fewest_late, least_mean_flow_s, least_percentile_s
 
 
 def _array(*values: float) -> np.ndarray:

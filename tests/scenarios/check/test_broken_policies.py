@@ -10,8 +10,7 @@ import pytest
 from scenarios.check import law_trial
 from scenarios.check.cases import random_case
 from scenarios.check.check_policy import LAWS, WARNINGS, check_policy
-from scenarios.check.experiment import Breach
-from scenarios.check.law_trial import make_trial
+from scenarios.check.law_trial import Breach, make_trial
 from scenarios.schema.loader import load
 from simulator.policies import built_in_policies, policy_class
 from simulator.results.records import Status

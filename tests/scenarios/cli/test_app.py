@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from scenarios.cli.app import app
 from scenarios.profiles import shipped_profiles
 from scenarios.schema.loader import load, shipped
-from scenarios.schema.presets import PRESETS
+from scenarios.schema.workload import PRESETS
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.policies import named_policies

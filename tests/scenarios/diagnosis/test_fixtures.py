@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.diagnosis.diagnose import explain
-from scenarios.diagnosis.finding import Findings
+from scenarios.diagnosis.diagnose import explain, headline, outcome, short
+from scenarios.diagnosis.evidence import Findings
 from scenarios.diagnosis.rules import RULES
-from scenarios.diagnosis.words import headline, outcome, short
 from scenarios.schema.loader import load
 
 DATA = Path(__file__).parents[2] / "data" / "diagnosis"

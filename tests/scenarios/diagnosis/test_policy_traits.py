@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from scenarios.diagnosis.diagnose import diagnose
-from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Finding
-from scenarios.plan.advice import proposals
+from scenarios.diagnosis.evidence import Evidence, Finding
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import make_candidate
 from scenarios.plan.goal import Goal
+from scenarios.plan.plan import proposals
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
 from scenarios import random_draws
-from scenarios.generate.lengths import draw_lengths
+from scenarios.generate.sessions import draw_lengths
 from scenarios.random_draws import stream
 from scenarios.schema.distributions import LengthConfig
 from simulator.workload import Ints

@@ -14,8 +14,7 @@ from scenarios.schema.arrivals.closed_loop import ClosedLoop
 from scenarios.schema.arrivals.gamma import Gamma
 from scenarios.schema.client import ArrivalConfig
 from scenarios.schema.distributions import LogNormalPareto
-from scenarios.schema.presets import PRESETS, PresetName
-from scenarios.schema.workload import ClassConfig
+from scenarios.schema.workload import PRESETS, ClassConfig, PresetName
 from scenarios.traces import read_trace
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from scenarios.generate import GeneratedWorkload, generate
-from scenarios.generate.lengths import draw_times
+from scenarios.generate.sessions import draw_times
 from scenarios.schema.distributions import ExponentialTime, LogNormalTime, UniformTime
 from simulator.workload import Workload
 

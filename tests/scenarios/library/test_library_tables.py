@@ -8,7 +8,7 @@ import pytest
 
 import scenarios
 from scenarios.profiles import all_described, shipped_tables
-from scenarios.runs.provenance import PROVENANCE
+from scenarios.runs.result import PROVENANCE
 from simulator.errors import InputError
 from tests.command import batchlab
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scenarios.plan.goal import Goal, parse_goal
-from scenarios.plan.traffic import Traffic
-from scenarios.plan.trial import Laboratory
+from scenarios.plan.trial import Laboratory, Traffic
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from tests.traffic import one_class

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scenarios.plan.bounds import Bounds, _redrawn, bounds_of_seeds, bounds_of_trace, crossing, difference, moved
+from scenarios.plan.answer import Bounds, _redrawn, bounds_of_seeds, bounds_of_trace, crossing, difference, moved
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import Trial
 

@@ -14,7 +14,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, find_model
 from simulator.policies import built_in_policies
 from simulator.timing.cost import StepShape
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Roofline
 from tests.scenarios.plan.cases import chat, laboratory
 from tests.traffic import one_class
 

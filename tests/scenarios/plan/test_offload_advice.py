@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.plan.advice import OFFLOAD, proposals
 from scenarios.plan.bottleneck import Shares, shares
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
+from scenarios.plan.plan import OFFLOAD, proposals
 
 TTFT = Goal("p90_ttft_ms", 100.0)
 

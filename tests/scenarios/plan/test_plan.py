@@ -354,9 +354,9 @@ def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
 
 
 def test_advice_relieves_what_the_worst_requests_wait_for() -> None:
-    from scenarios.plan.advice import proposals
     from scenarios.plan.bottleneck import Shares
     from scenarios.plan.goal import Goal
+    from scenarios.plan.plan import proposals
 
     candidate, late = make_candidate(chat(), {}), Goal("p99_ttft_ms", 300)
     seqs, budget = {"engine.max_num_seqs": 16}, {"engine.max_num_batched_tokens": 512}

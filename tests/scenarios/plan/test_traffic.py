@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scenarios.assembly.workloads import build_workload
-from scenarios.plan.traffic import Traffic
+from scenarios.plan.trial import Traffic
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from tests.scenarios.plan.cases import chat

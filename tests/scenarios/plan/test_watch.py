@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import HopelessError, parse_goal, watcher
-from scenarios.plan.traffic import Traffic
-from scenarios.plan.trial import Laboratory
+from scenarios.plan.trial import Laboratory, Traffic
 from scenarios.runs.runner import records_of
 from simulator.results.records import Status
 from tests.examples import examples

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from scenarios.assembly.workloads import build_workload
-from scenarios.prediction.prediction import BASES, COVERAGE, load_of, prediction_words
-from scenarios.prediction.residuals import OUTSIDE, check_coverage, shipped_residuals, traits_of
+from scenarios.prediction.prediction import (
+    BASES,
+    COVERAGE,
+    OUTSIDE,
+    check_coverage,
+    load_of,
+    prediction_words,
+    shipped_residuals,
+    traits_of,
+)
 from scenarios.runs.runner import run, run_on
 from scenarios.schema.loader import load
 from simulator.errors import InputError

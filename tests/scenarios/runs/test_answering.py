@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from scenarios.runs.comparison import compare
 from scenarios.runs.result import Result
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run
 from simulator.errors import InputError
 from simulator.results.records import Status
 

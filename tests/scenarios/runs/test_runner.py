@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.engines import with_policy
 from scenarios.runs.comparison import Compare, merge_notes
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run
 from simulator.errors import InputError, PolicyError
 from simulator.policies import load_policy
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.command import SMALL
 from tests.laws.scenarios import Memory, make_workload
 from tests.shared_data import shared

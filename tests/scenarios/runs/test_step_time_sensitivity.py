@@ -13,7 +13,7 @@ from scenarios.runs import runner as sensitivity
 from scenarios.runs.result import Result
 from scenarios.runs.runner import is_cheap, may_hang, run_on, sensitivity_words, step_times
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.timing.pipeline_cost import Scaled
 from tests.command import batchlab
 from tests.traffic import one_class

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from reports.plots.kv_tiers import by_place, kv_tiers
+from reports.plots.prefix_cache import by_place, kv_tiers
 from scenarios.assembly.fleet_parts import build_fleet
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.engine_policy import resolved_yaml
+from scenarios.assembly.engines import resolved_yaml
 from scenarios.from_server import make
 from scenarios.plan.answer import deploy
 from scenarios.servers.sources import choose, read_source

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.assembly.engine_policy import build_policy
+from scenarios.assembly.engines import build_policy
 from scenarios.schema.declared import DECLARED
 from scenarios.schema.engine import ENGINE_KEYS, engine_schema
 from scenarios.schema.loader import load

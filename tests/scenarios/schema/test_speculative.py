@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import resolved_yaml, with_policy
+from scenarios.assembly.engines import resolved_yaml, with_policy
 from scenarios.assembly.replica_parts import build
 from scenarios.plan.candidate import make_candidate
-from scenarios.runs.storage.run_folder import write_run
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run, write_run
 from simulator.errors import InputError
 from simulator.metrics.part_metrics import PER_POSITION
 

@@ -14,12 +14,9 @@ from scenarios.plan.goal import parse_goal
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.search.proof import held_out
-from scenarios.search.race import WORST, Aim, Race, Trial, parts_of, with_part
-from scenarios.search.search import command_of, policy_text, scenario_text, scheduler_text, weights_of
-from scenarios.search.space import Space
-from scenarios.studies.executors import InProcess
-from scenarios.studies.study_run import Outcome
+from scenarios.search.race import WORST, Aim, Race, Space, Trial, parts_of, with_part
+from scenarios.search.search import command_of, held_out, policy_text, scenario_text, scheduler_text, weights_of
+from scenarios.studies.run_sweep import InProcess, Outcome
 from simulator.errors import InputError
 from tests.scenarios.search.overload import OVERLOAD, workload
 

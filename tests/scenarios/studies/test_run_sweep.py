@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from scenarios.runs.runner import run
-from scenarios.studies.executors import Failure, InProcess, Local
-from scenarios.studies.run_sweep import read_sweep, sweep
+from scenarios.studies.run_sweep import Failure, InProcess, Local, address, read_sweep, sweep
 from scenarios.studies.study import Study, parse_vary, study_of
-from scenarios.studies.study_run import address
 from simulator.errors import InputError
 from tests.command import ROOT
 from tests.scenarios.studies.test_study import TINY
@@ -212,7 +210,7 @@ def test_a_ray_cluster_of_two_nodes_writes_the_same_bytes(tiny: Path, tmp_path: 
     ray = pytest.importorskip("ray", reason="needs Ray (pip install 'batchlab[ray]')")
     from ray.cluster_utils import Cluster
 
-    from scenarios.studies.executors import Ray
+    from scenarios.studies.run_sweep import Ray
 
     sweep(study(tiny, seeds=2), tmp_path / "here")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})

@@ -1,6 +1,6 @@
 """Facts of columns that are in memory as a whole."""
 
-from scenarios.traces.facts import ArrivalFacts, ArrivalSums, LengthFacts, LengthTable, PairSums
+from scenarios.traces.inspect import ArrivalFacts, ArrivalSums, LengthFacts, LengthTable, PairSums
 from simulator.workload import Floats, Ints
 
 

@@ -256,7 +256,7 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scenarios.traces.lines.LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("scenarios.traces.format.LONGEST_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match="a line longer than 1 MiB"):
         read_trace(write(tmp_path, "x" * (3 << 20)))
 

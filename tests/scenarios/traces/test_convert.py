@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions, read_trace
-from scenarios.traces import store as row_store
+from scenarios.traces import read as row_store
 from scenarios.traces.convert import convert_trace, write_native
 from simulator.errors import InputError
 from simulator.workload import Workload

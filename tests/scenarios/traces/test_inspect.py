@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions
 from scenarios.traces.detect import public_source_hint, public_traces, where_from
-from scenarios.traces.facts import PERCENTS
-from scenarios.traces.inspect import TraceFacts, facts_table, inspect_trace
+from scenarios.traces.inspect import PERCENTS, TraceFacts, facts_table, inspect_trace
 from tests.scenarios.traces.facts_of import arrival_facts, correlations, length_facts
 from tests.scenarios.traces.test_read import NATIVE, jsonl, write
 from tests.shared_data import shared

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.traces import TraceOptions, columns, lines
+from scenarios.traces import TraceOptions, columns, format
 from scenarios.traces.columns import Cut, collect
 from scenarios.traces.read import open_trace
 from scenarios.traces.rows import Tally
@@ -68,7 +68,7 @@ def test_rows_together_are_as_rows_one_by_one(
     path = write(tmp_path_factory.mktemp("trace"), text, "trace.csv")
     options = TraceOptions(strict=strict)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "ROWS", size)
+        patch.setattr(format, "ROWS", size)
         patch.setattr(columns, "_FEWEST_AT_ONCE", 1)
         assert found(path, options, together=True) == found(path, options, together=False)
 

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.traces import TraceOptions, facts, inspect, read_trace
-from scenarios.traces import store as row_store
+from scenarios.traces import TraceOptions, inspect, read_trace
+from scenarios.traces import read as row_store
 from scenarios.traces.convert import convert_trace
-from scenarios.traces.facts import PERCENTS, ArrivalSums, LengthTable
-from scenarios.traces.inspect import inspect_trace
+from scenarios.traces.inspect import PERCENTS, ArrivalSums, LengthTable, inspect_trace
 from tests.scenarios.traces.facts_of import arrival_facts, length_facts
 from tests.scenarios.traces.test_fixtures import FIXTURE
 from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, mooncake, write
@@ -85,7 +84,7 @@ def test_sums_do_not_depend_on_the_parts(times: list[float], lengths: list[int],
 
 
 def test_too_many_different_blocks_leave_out_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "MOST_BLOCKS", 40)
+    monkeypatch.setattr(inspect, "MOST_BLOCKS", 40)
     rows = ({"timestamp": t, "input_length": 10, "output_length": 2, "hash_ids": [t]} for t in range(0, 90_000, 1000))
     found = inspect_trace(write(tmp_path, jsonl(*rows)))
     assert found.prefix is None

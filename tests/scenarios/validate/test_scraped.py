@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.measured.scrape import Histogram, is_scrape, read_scrape
+from scenarios.measured.read_log import Histogram, is_scrape, read_scrape
 from scenarios.runs.result import Result
-from scenarios.validate.scraped import compare_scrape
+from scenarios.validate.compare import compare_scrape
 from simulator.errors import InputError
 from simulator.metrics.latency import e2el_s, tpot_s, ttft_s
 from simulator.metrics.vllm_metrics import HISTOGRAMS, one_two_five

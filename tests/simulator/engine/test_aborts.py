@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simulator.results.records import Cause, Records, Status
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.reacting import End, Script
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 

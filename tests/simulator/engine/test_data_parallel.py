@@ -17,8 +17,7 @@ from simulator.results.records import Records
 from simulator.simulate import simulate
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.expert_parallel import LINKS, Exchange, ExpertParallelCost, RooflineRanks, link_of
-from simulator.timing.linear_cost import Linear
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Linear, Roofline
 from simulator.workload import Workload
 from tests.columns import workload_of
 

@@ -11,9 +11,7 @@ import pytest
 
 import scenarios
 from simulator.fleet.prompt_table import Stretch
-from simulator.fleet.replicas import Replicas
-from simulator.fleet.router import Draws
-from simulator.fleet.router_parts import HighestInTurn, prefix_scores, queue_scores
+from simulator.fleet.router import Draws, HighestInTurn, Replicas, prefix_scores, queue_scores
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import DynamoKv
 from simulator.fleet.routers.llm_d import LlmD

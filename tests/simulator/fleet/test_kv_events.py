@@ -17,7 +17,7 @@ from simulator.memory.ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import load_policy
 from simulator.simulate import Run, simulate_fleet
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Memory
 from tests.laws.test_late_fills import SIZE, telling
 from tests.scenarios.runs.test_runner import small

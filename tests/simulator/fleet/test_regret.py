@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.runs.storage.run_folder import write_run
-from scenarios.runs.storage.saved_run import read_run
+from scenarios.runs.storage.run_folder import read_run, write_run
 from simulator.errors import InputError
 from tests.scenarios.runs.test_runner import small
 

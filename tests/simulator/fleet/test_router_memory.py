@@ -9,7 +9,7 @@ import pytest
 
 from simulator.fleet import prompt_table
 from simulator.fleet.prompt_table import PromptTable, Stretch
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Replicas
 from simulator.fleet.routers import load_router
 from simulator.fleet.routers.dynamo_kv import Booked, DynamoKv
 from simulator.request import ArrivingRequest, PromptContent, Request

@@ -11,8 +11,7 @@ import yaml
 
 import scenarios
 from simulator.errors import InputError
-from simulator.fleet.replicas import Replicas
-from simulator.fleet.router import Draws, RouterFeatures
+from simulator.fleet.router import Draws, Replicas, RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
 from simulator.fleet.routers.least_loaded import LeastLoaded
 from simulator.fleet.routers.round_robin import RoundRobin

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simulator.lockstep.canary import Canary, ControlStep, Readings
+from simulator.lockstep.lockstep_run import Canary, ControlStep, Readings
 
 
 def test_readings_are_a_median_and_the_spread_of_the_middle_half() -> None:

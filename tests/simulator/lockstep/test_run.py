@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.lockstep.lockstep_run import (
     HELD,
     DeviceStep,
@@ -23,7 +23,7 @@ from simulator.lockstep.step_errors import agreement
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.engine_policy import with_policy
-from scenarios.assembly.unused_keys import caches_prefixes
+from scenarios.assembly.engines import caches_prefixes, with_policy
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.policies import built_in_policies

@@ -15,7 +15,7 @@ from simulator.memory.blocks import OutOfBlocksError, SwappableBlocks
 from simulator.memory.radix_cache import RadixCache, common
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.caching import with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload
 from tests.laws.test_mooncake import first_requests, ideal_hits

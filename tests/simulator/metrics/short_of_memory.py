@@ -3,7 +3,7 @@
 import numpy as np
 
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats
 from tests.laws.scenarios import Memory, Scenario

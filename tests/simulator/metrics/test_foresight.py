@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import scenarios
 from simulator.memory.ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
-from simulator.metrics.foresight import Foresight, Stretch, foresight, most_hits
+from simulator.metrics.part_metrics import Foresight, Stretch, foresight, most_hits
 from simulator.metrics.summary import summarize
 from simulator.request import PromptContent
 from simulator.results.records import Records
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.caching import run_cached

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.metrics.token_times import longest_gap_s
+from simulator.metrics.latency import longest_gap_s
 from simulator.policies.preemptive import Preemptive
 from simulator.results.records import Floats, Records
 from simulator.simulate import Run
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
 from tests.examples import examples

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from simulator.metrics.token_times import token_times_s
+from simulator.metrics.latency import token_times_s
 from simulator.results.records import Status
 from tests.laws.naive_engine import serve
 from tests.records_maker import tell

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from scenarios.assembly.engine_policy import build_policy
+from scenarios.assembly.engines import build_policy
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.memory.radix_cache import RadixCache

@@ -6,7 +6,7 @@ import pytest
 from simulator.metrics.summary import summarize
 from simulator.policies.static import Static
 from simulator.results.records import Status
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.hand import serve
 from tests.laws.scenarios import Memory
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import build_policy
+from scenarios.assembly.engines import build_policy
 from simulator.errors import InputError
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import load_policy
@@ -14,7 +14,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.chunked_prefill.versions import VERSIONS
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.columns import workload_of
 from tests.hand import serve
 from tests.laws.scenarios import Memory

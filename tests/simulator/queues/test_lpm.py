@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
 from simulator.queues.sorted_queues import Prefixes

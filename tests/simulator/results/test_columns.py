@@ -12,7 +12,7 @@ import scenarios
 from simulator import columns
 from simulator.columns import Column, joined
 from simulator.errors import InputError
-from simulator.results import rows
+from simulator.results import records
 from simulator.results.buffers import Series, Table
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
@@ -27,7 +27,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of more than 200 bytes lie in files, and 7 numbers are looked at together."""
     monkeypatch.setattr(columns, "KEPT_BYTES", 200)
     monkeypatch.setattr(columns, "PIECE", 7)
-    monkeypatch.setattr(rows, "PIECE", 7)
+    monkeypatch.setattr(records, "PIECE", 7)
 
 
 def test_a_long_column_lies_in_a_file_and_reads_as_it_was_added(short: None) -> None:
@@ -65,16 +65,16 @@ def test_a_column_can_be_sent_to_another_process(short: None) -> None:
 
 @pytest.mark.parametrize("cut_rows", [1, 3, 100])
 def test_counts_beyond_32_bits_are_kept_in_64(short: None, cut_rows: int) -> None:
-    rows = [(i, i / 2, count) for i, count in enumerate([5, -1, 2**31 - 1, 2**31, 7, -(2**40), 3] * 9)]
+    records = [(i, i / 2, count) for i, count in enumerate([5, -1, 2**31 - 1, 2**31, 7, -(2**40), 3] * 9)]
     table = Table(NAMES, cut_rows)
-    for row in rows:
+    for row in records:
         table.add(row)
-    assert len(table) == len(rows)
+    assert len(table) == len(records)
     found = table.columns()
-    for name, wanted in zip(NAMES, zip(*rows, strict=True), strict=True):
+    for name, wanted in zip(NAMES, zip(*records, strict=True), strict=True):
         assert tuple(found[name].tolist()) == wanted
         assert found[name].dtype == (np.float64 if name == "start_s" else np.int64)
-        for start in range(0, len(rows), 4):
+        for start in range(0, len(records), 4):
             assert tuple(table.part(start, start + 4)[name].tolist()) == wanted[start : start + 4]
     with pytest.raises(Exception, match=r"format|argument"):
         table.add((1, 0.0, 2**63))  # in 64 bits there is no wrapping round either
@@ -116,7 +116,7 @@ def folder(records: Records, path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("policy", ["chunked_prefill", "preemptive", "static"])
 def test_a_run_in_files_writes_the_same_bytes(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = folder(run(policy=policy), tmp_path / "memory")
-    for module in (columns, rows):
+    for module in (columns, records):
         monkeypatch.setattr(module, "PIECE", 7)
     monkeypatch.setattr(columns, "KEPT_BYTES", 200)
     records = run(policy=policy)

@@ -20,7 +20,7 @@ from simulator.speculative.speculation import (
     verified_tokens,
 )
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory
 

@@ -10,7 +10,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.simulate import simulate_fleet
 from simulator.speculative.acceptance import DrawnAcceptance
 from simulator.speculative.speculation import Speculation, SpeculativeConfig
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.parity.cases import Memory
 

@@ -10,9 +10,8 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.added import EAGLE3_VOCAB, Drafter, Joint, draft_head, memory_of
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear, Roofline
 from simulator.timing.profile import ProfileCost
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables.assumed import small_kernels
 
 WORKLOAD = {"preset": "chat", "rate": 1.0, "requests": 5}

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from scenarios.check.experiment import differences
+from scenarios.check.law_trial import differences
 from simulator.errors import InputError
 from simulator.lockstep.lockstep_run import StepLog
 from simulator.memory.blocks import BlockManager
@@ -15,7 +15,7 @@ from simulator.request_state import RequestState, ScheduledChunk
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scenarios.assembly.replica_parts import build
 from scenarios.schema.loader import load
 from simulator.timing.cost import MOST_LINES, CostModel, StepShape, floors_of, lines_below
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.examples import examples
 
 points = st.lists(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import policy_traits, resolved_yaml
+from scenarios.assembly.engines import policy_traits, resolved_yaml
 from scenarios.plan.answer import deploy
 from scenarios.servers import server_of, sglang
 from simulator.errors import InputError
@@ -14,8 +14,8 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS
 from simulator.policies import built_in_policies
 from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.formula_cost import Linear
 from simulator.timing.host import Host, WithHost
-from simulator.timing.linear_cost import Linear
 from tests.traffic import one_class
 
 WORKLOAD = one_class(20, 20, 100, 20)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.timing.arithmetic import VECTOR_FROM, affine_run
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 
 seconds = st.floats(0, 10, allow_subnormal=False)
 some_tokens = st.integers(0, 8192)

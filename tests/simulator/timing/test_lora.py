@@ -12,7 +12,7 @@ from simulator.request_state import DecodeClock, RequestState
 from simulator.results.buffers import ReplicaRecorder
 from simulator.timing.added import KERNEL_S, Loras, RanksWithAddition, WithAddition
 from simulator.timing.cost import StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 
 LLAMA = find_model("llama-3.1-8b")
 RANK_16 = Loras(LLAMA, find_gpu("h100"), 1, 16)

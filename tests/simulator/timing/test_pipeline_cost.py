@@ -8,9 +8,8 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS
 from simulator.hardware.stages import stages_of
 from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear, Roofline
 from simulator.timing.pipeline_cost import PipelineCost, cost_of_stage
-from simulator.timing.roofline_cost import Roofline
 
 DECODES = StepShape(64, 64_000)
 PROMPT = StepShape(8, 4_000, 1, 2_048, 2_048, 2_048 * 2_049 // 2, prefill_longest=2_048)

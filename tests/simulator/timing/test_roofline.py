@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import MODELS, Model, custom_model
 from simulator.timing.cost import StepShape
-from simulator.timing.roofline_cost import Roofline
+from simulator.timing.formula_cost import Roofline
 from tests.simulator.hardware.test_models import DEEPSEEK_V3
 
 H200 = GPUS["h200"]

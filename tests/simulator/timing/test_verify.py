@@ -8,9 +8,8 @@ from scenarios.profiles import shipped_profiles, shipped_tables
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear, Roofline
 from simulator.timing.profile import Options, ProfileCost, read_profile
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import compose, read_tables
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.timing.cost import StepShape
-from simulator.timing.roofline_cost import Roofline, WindowedRoofline
+from simulator.timing.formula_cost import Roofline, WindowedRoofline
 
 GEMMA = MODELS["gemma-3-27b"]  # 52 of 62 layers see 1,024 tokens
 PLAIN = Roofline(GEMMA, GPUS["l40s"], 4)

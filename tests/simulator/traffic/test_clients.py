@@ -14,7 +14,7 @@ from simulator.front_end import FrontEnd
 from simulator.request import ArrivingRequest
 from simulator.results.records import Records, Status
 from simulator.simulate import simulate
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from simulator.traffic import clients
 from simulator.traffic.sources import Script
 from simulator.workload import MOST_ATTEMPTS, Client, ClosedLoop, Workload, uniform

@@ -21,7 +21,7 @@ from docs.writers.accuracy.residuals import (
 from docs.writers.accuracy.served_row import Row
 from docs.writers.accuracy.served_score import Scored
 from docs.writers.accuracy.spread import LEAST_WIDER, fitted_spread, log_ratios, quantiles, spreads, strata
-from scenarios.prediction.residuals import FILE, METRICS, WARM, shipped_residuals
+from scenarios.prediction.prediction import FILE, METRICS, WARM, shipped_residuals
 
 if TYPE_CHECKING:
     from docs.writers.accuracy.residuals import Tested

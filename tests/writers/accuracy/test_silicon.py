@@ -18,8 +18,8 @@ from docs.writers.accuracy.silicon import (
 )
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
+from simulator.timing.formula_cost import Linear
 from simulator.timing.host import Host, WithHost
-from simulator.timing.linear_cost import Linear
 from tests.shared_data import shared
 
 RUN = SiliconRun("a", "qwen3-32b", "h100", 2, "bf16", 256, 64, 8, 0.01)

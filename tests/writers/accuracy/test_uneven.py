@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from calibration.document import of_skew
+from calibration.fit import of_skew
 from docs.writers.accuracy.uneven import Rows, Uneven, fit_late, fit_least, leave_one_card_out, read_uneven
 from scenarios.measured import read_measured
 from scenarios.profiles import shipped_profiles

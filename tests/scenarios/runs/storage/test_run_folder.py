@@ -18,10 +18,17 @@ from hypothesis import strategies as st
 
 from scenarios.runs.storage import run_folder
 from scenarios.runs.storage.output import check_output
-from scenarios.runs.storage.run_folder import owned_files, report_files, write_run
+from scenarios.runs.storage.run_folder import (
+    is_comparison,
+    owned_files,
+    read_run,
+    read_runs,
+    read_summary,
+    report_files,
+    staging,
+    write_run,
+)
 from scenarios.runs.storage.run_tables import Column, read_csv, request_columns, step_columns, write_csv
-from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
-from scenarios.runs.storage.staging import staging
 from simulator.errors import InputError
 from simulator.results.records import Records
 from tests.command import tree
@@ -354,7 +361,7 @@ def test_tables_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 
 def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, continuous(5))
-    monkeypatch.setattr("scenarios.runs.storage.saved_run.FORMAT", 2)
+    monkeypatch.setattr("scenarios.runs.storage.run_folder.FORMAT", 2)
     with pytest.raises(InputError, match=r"written in format 1.* reads 2"):
         read_run(tmp_path)
 

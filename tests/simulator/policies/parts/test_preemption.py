@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.engines import with_policy
 from scenarios.assembly.replica_parts import build
 from simulator.errors import InputError
 from simulator.plan import StepPlan, Traits, View
@@ -18,7 +18,7 @@ from simulator.policies.vllm_v0 import VllmV0
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Lockstep, Predicted, Replay
-from simulator.timing.linear_cost import Linear
+from simulator.timing.formula_cost import Linear
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.scenarios.schema.test_scenario import scenario

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import MODELS
-from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY
+from simulator.timing.formula_cost import BANDWIDTH_EFFICIENCY
 from simulator.timing.tables.assumed import L2_GB_S, LAUNCH_US, elementwise, sampler
 
 LLAMA, QWEN = MODELS["llama-3.1-8b"], MODELS["qwen3-8b"]

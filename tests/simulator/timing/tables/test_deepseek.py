@@ -11,9 +11,9 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, Model
 from simulator.timing.cost import StepShape
 from simulator.timing.expert_parallel import ExpertParallelCost
+from simulator.timing.formula_cost import Roofline
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.profile.surface import Surface
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import compose, parts_of, read_tables
 from simulator.timing.tables.latent import MEASURED_FOR, decode_least_us
 from simulator.timing.tables.products import product_curve

@@ -14,9 +14,9 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
+from simulator.timing.formula_cost import Roofline
 from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.prices import joint_us
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.latent import (
     LatentTables,

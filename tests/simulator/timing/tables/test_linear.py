@@ -11,9 +11,9 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import Model, custom_model, find_model
 from simulator.timing.arithmetic import prompt_counts
 from simulator.timing.cost import StepShape
+from simulator.timing.formula_cost import Roofline
 from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.kernels import PrefillTable
-from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.attention import find_table, prompt_us
 from simulator.timing.tables.latent import find_latent

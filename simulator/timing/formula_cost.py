@@ -1,20 +1,4 @@
-"""The roofline step cost: seconds from the dimensions of a model and the peaks of a GPU, nothing measured.
-
-    step_s = host + layers x overhead + matrices + experts + lm_head + elementwise + all-reduce + attention
-
-- matrices: max(2 x parameters x tokens / compute, bytes of weights / bandwidth). All the dense matrices of a model
-  have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
-- experts: the same over those that a step touches: E (1 - (1 - k/E)^tokens) of E, k for a token, if chosen evenly.
-- lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its logits;
-  where drafts are verified, a row for each of them too.
-- elementwise: norms, rope, activation functions; bytes / bandwidth.
-- all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency;
-  beyond the GPUs that its links connect, what is left over a network.
-- attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel. A
-  request that verifies drafts has several queries, which read its keys once.
-
-Each GPU of a tensor-parallel group does its part of the heads, widths and vocabulary at the same time.
-"""
+"""Step costs by formula: the roofline of a model and a GPU, and a line with a few coefficients. Nothing is measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +12,23 @@ from simulator.hardware.models import Model
 from simulator.hardware.stages import Stage
 from simulator.timing.arithmetic import affine_run
 from simulator.timing.cost import TABULATED, StepCounts, StepFloor, StepShape, check_seconds, lines_below
+
+# The roofline step cost: seconds from the dimensions of a model and the peaks of a GPU, nothing measured.
+#     step_s = host + layers x overhead + matrices + experts + lm_head + elementwise + all-reduce + attention
+#
+# - matrices: max(2 x parameters x tokens / compute, bytes of weights / bandwidth). All the dense matrices of a
+# model have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
+# - experts: the same over those that a step touches: E (1 - (1 - k/E)^tokens) of E, k for a token, if chosen
+# evenly.
+# - lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its
+# logits; where drafts are verified, a row for each of them too.
+# - elementwise: norms, rope, activation functions; bytes / bandwidth.
+# - all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a
+# latency; beyond the GPUs that its links connect, what is left over a network.
+# - attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
+# A request that verifies drafts has several queries, which read its keys once.
+#
+# Each GPU of a tensor-parallel group does its part of the heads, widths and vocabulary at the same time.
 
 Floats = NDArray[np.float64]
 ACTIVATION_BYTES = 2  # activations and what is reduced between GPUs are bf16 whatever the weights are
@@ -380,3 +381,49 @@ class WindowedRoofline:
     def _mean(self, whole: int, within: int) -> int:
         """The mean over the layers of a count, and of the same within the window."""
         return whole if whole <= within else round(self._whole * whole + (1.0 - self._whole) * within)
+
+
+# The linear step cost: a few coefficients, from a fit or a guess.
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """step_s = base_s + per_token_s * scheduled_tokens + per_context_token_s * context_tokens, left to right.
+
+    `scheduled_tokens` are those computed in the step, `context_tokens` the KV tokens of the same requests after it,
+    both with padding. A step without tokens costs 0. Drafts are scheduled tokens of the step that verifies them, and
+    add `per_drafted_token_s` each in the step at whose end they are proposed. Coefficients are seconds, finite and not
+    negative (InputError).
+    """
+
+    wants_context_stats = False
+
+    base_s: float
+    per_token_s: float = 0.0
+    per_context_token_s: float = 0.0
+    per_drafted_token_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_seconds(self, "linear cost", "base_s", "per_token_s", "per_context_token_s", "per_drafted_token_s")
+
+    def step_s(self, shape: StepShape) -> float:
+        tokens = shape.decode_seqs + shape.prefill_tokens + shape.draft_tokens
+        if tokens <= 0:
+            return 0.0
+        context = shape.decode_context + shape.prefill_context
+        seconds = self.base_s + self.per_token_s * tokens + self.per_context_token_s * context
+        return seconds + self.per_drafted_token_s * shape.drafted_tokens if shape.drafted_tokens else seconds
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        decode_seqs, decode_context = shape.decode_seqs, shape.decode_context
+        return affine_run(
+            self.base_s + self.per_token_s * decode_seqs, self.per_context_token_s, decode_context, decode_seqs, repeat
+        )
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return ()
+
+    def floors(self, most_tokens: int) -> list[StepFloor]:
+        """The model itself, which is linear."""
+        context = self.per_context_token_s
+        return [StepFloor(self.base_s, self.per_token_s, 0.0, context, context)]
