@@ -29,7 +29,7 @@ from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import COUNTS, StepShape
 from simulator.timing.formula_cost import ACTIVATION_BYTES
-from simulator.timing.profile import Profile, ProfileCost, read_profile
+from simulator.timing.profile import Profile, read_profile
 from simulator.timing.profile.kernels import Experts, Skew
 from simulator.timing.profile.profile_cost import Options, ProfileCost
 from simulator.timing.profile.profile_schema import (

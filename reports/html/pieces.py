@@ -16,7 +16,8 @@ from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
 from reports.axes import highest
-from reports.picture import CARD, GRID, HELD, INK, MUTED, Picture, Style, write
+from reports.picture import CARD, HELD, INK, MUTED, Picture, Style, write
+from reports.picture import GRID as LINES
 from reports.plots.cdf import GRID, CdfCurve, Quantity, quantities, top_percent
 from reports.plots.timeline import Strip, apart, shown_until, strips
 from reports.slots import Stays, assign, stalls, stays, window
@@ -190,7 +191,7 @@ def _steps(records: Records, from_s: float, to_s: float, most: int) -> Json:
 
 # A page holds several pictures: their ids must differ.
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
-_COLORS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)", HELD: "var(--held)"}
+_COLORS = {INK: "var(--ink)", MUTED: "var(--muted)", LINES: "var(--grid)", CARD: "var(--card)", HELD: "var(--held)"}
 _RUN = re.compile(r'<g id="run-(\d+)[^"]*"')
 _STYLE = re.compile(r'\sstyle="([^"]*)"')
 _PATH = re.compile(r'(?<=\sd=")[^"]*')

@@ -95,12 +95,6 @@ def _panel_of_classes(axes: Axes, lines: dict[str, Floats], names: Sequence[str]
         axes.text(0.5, 0.5, "nothing ran", transform=axes.transAxes, ha="center", va="center", color=MUTED)
 
 
-def _plots_of_classes(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The waits by class, where there are several."""
-    if drawn.any(has_classes):
-        yield Plot(50, "fairness", "Over time", lambda: fairness(drawn.labelled))
-
-
 # The balance of a fleet: the requests at each replica over time.
 
 REPLICA_BUCKETS = 160
@@ -194,7 +188,9 @@ def _words(each: Floats) -> str:
     return f"mean over time: {ends[0]} to {ends[1]} a replica, of {number(len(each))}"
 
 
-def _plots_of_replicas(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The load of each replica, where there are several."""
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The waits by class and the load of each replica, where there are several."""
+    if drawn.any(has_classes):
+        yield Plot(50, "fairness", "Over time", lambda: fairness(drawn.labelled))
     if drawn.any(has_replicas):
         yield Plot(60, "balance", "Over time", lambda: balance(drawn.labelled))

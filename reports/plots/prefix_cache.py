@@ -73,12 +73,6 @@ def prefix_hits(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style])
     return draw("prefix_hits", (10.0, 3.0), paint)
 
 
-def _plots_of_hits(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The hit rate, where a prefix cache found anything."""
-    if drawn.any(has_hits):
-        yield Plot(70, "prefix_hits", "Prefix cache", lambda: prefix_hits(drawn.labelled, drawn.style))
-
-
 # Prompt tokens over time by where their KV came from: the GPUs' prefix cache, the host, further tiers, or nowhere.
 
 COLORS = ("#0072b2", "#56b4e9", "#e69f00", "#775ce6", HELD)
@@ -152,12 +146,6 @@ def kv_tiers(runs: Sequence[tuple[str, Records]]) -> Picture:
         )
 
     return draw("kv_tiers", (10.0, 1.2 + 1.7 * len(runs)), paint)
-
-
-def _plots_of_tiers(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The places of prompts' KV, where a run stores any on its host."""
-    if drawn.any(has_tiers):
-        yield Plot(71, "kv_tiers", "Prefix cache", lambda: kv_tiers(drawn.labelled))
 
 
 # The prefixes that prompts share, as boxes: as wide as the requests that begin so, as deep as the tokens of it.
@@ -273,8 +261,15 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3g} %" if whole else "0 %"
 
 
-def _plots_of_tree(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The prefixes of the first run that has any, as compared runs have the same requests."""
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The hit rate, where a prefix cache found anything; the places of prompts' KV, where a run stores any on its host.
+
+    And the prefixes of the first run that has any, as compared runs have the same requests.
+    """
+    if drawn.any(has_hits):
+        yield Plot(70, "prefix_hits", "Prefix cache", lambda: prefix_hits(drawn.labelled, drawn.style))
+    if drawn.any(has_tiers):
+        yield Plot(71, "kv_tiers", "Prefix cache", lambda: kv_tiers(drawn.labelled))
     for run in drawn.runs:
         if run.prefixes is not None and len(run.prefixes.parent) > 1:
             yield Plot(80, "prefix_tree", "Prefix cache", partial(prefix_tree, run.prefixes, run.records))

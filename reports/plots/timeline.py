@@ -256,11 +256,6 @@ def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Cl
     plain_numbers(axis.yaxis, bins=4)
 
 
-def _plots_of_strips(drawn: DrawnRuns) -> Iterator[Plot]:
-    """Queue, batch, memory and step times of every run."""
-    yield Plot(40, "timeline", "Over time", lambda: timeline(drawn.labelled, drawn.style))
-
-
 # KV memory by request: the areas of the largest requests, of all others, and of what is taken and not filled.
 
 LARGEST = 6  # requests with an area of their own
@@ -368,6 +363,7 @@ def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -
     plain_numbers(axes.yaxis, bins=4)
 
 
-def _plots_of_memory(drawn: DrawnRuns) -> Iterator[Plot]:
-    """The KV memory of every run by request."""
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """Queue, batch, memory and step times of every run, and its KV memory by request."""
     yield Plot(20, "kv_by_request", "What the slots did", lambda: occupancy(drawn.labelled, drawn.style))
+    yield Plot(40, "timeline", "Over time", lambda: timeline(drawn.labelled, drawn.style))

@@ -91,9 +91,9 @@ def differences(a: Records, b: Records) -> list[str]:
         if left is None or right is None:
             found += [name] if left is not right else []
             continue
-        for field in fields(left):
-            if getattr(left, field.name).tobytes() != getattr(right, field.name).tobytes():
-                found.append(f"{name}.{field.name}: {getattr(left, field.name)} {getattr(right, field.name)}")
+        for column in fields(left):
+            if getattr(left, column.name).tobytes() != getattr(right, column.name).tobytes():
+                found.append(f"{name}.{column.name}: {getattr(left, column.name)} {getattr(right, column.name)}")
     for name in ("step_end_s", "step_used_blocks"):
         if not np.array_equal(getattr(a, name), getattr(b, name)):
             found.append(f"{name}: {getattr(a, name)} {getattr(b, name)}")

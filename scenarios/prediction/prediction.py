@@ -125,7 +125,7 @@ def check_coverage(coverage: float) -> float:
 # The basis of a run's step times: measured kernels, or how far from these.
 
 MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
-OTHER_ENGINE, ROOFLINE = "other engine", "roofline"
+OTHER_ENGINE = "other engine"
 BASES = (MEASURED, INTERPOLATED, EXTRAPOLATED, OTHER_ENGINE, ROOFLINE)
 """From the surest to the least sure."""
 

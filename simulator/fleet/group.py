@@ -1,4 +1,4 @@
-"""Replicas of one kind: hardware, engine and step costs that they share, and the parts that they are put together from."""
+"""Replicas of one kind: the hardware, engine, step costs and parts that they share."""
 
 from __future__ import annotations
 

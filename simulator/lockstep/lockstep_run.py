@@ -1,4 +1,4 @@
-"""One run of plans, both priced and executed: predicted against measured, step by step, beside the canary of its profile."""
+"""One run of plans, both priced and executed: predicted against measured, step by step, beside a canary."""
 
 from __future__ import annotations
 

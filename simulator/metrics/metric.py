@@ -1,4 +1,4 @@
-"""A metric, and the sample that it is computed from: measured requests of a run or of one class, and the measured window."""
+"""A metric, and the sample that it is computed from: measured requests, and the measured window."""
 
 import math
 from collections.abc import Callable

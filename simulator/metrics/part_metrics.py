@@ -1,4 +1,4 @@
-"""Metrics of what some runs have: adapters, drafts, KV beyond GPUs, a gateway, a router's regret, tasks, energy, and the best hits of a cache."""
+"""Metrics of what some runs have: adapters, drafts, KV beyond GPUs, a gateway, regret, tasks, energy, hits."""
 
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

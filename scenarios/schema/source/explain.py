@@ -300,12 +300,12 @@ def known_keys(root: type[BaseModel]) -> Mapping[str, Sequence[str]]:
 
 
 def _collect(model: type[BaseModel], place: str, places: dict[str, list[str]]) -> None:
-    for key, field in model.model_fields.items():
+    for key, info in model.model_fields.items():
         known = places.setdefault(key, [])
         if place not in known:
             known.append(place)
         inside = f"{place}.{key}" if place else key
-        for _, member in _members(annotation_of(field)):
+        for _, member in _members(annotation_of(info)):
             item = _item([((), member)], 0) if _origin(member) in (list, tuple) else member
             for part in _models(_members(item)):
                 _collect(part, inside, places)

@@ -12,7 +12,7 @@ import scenarios
 from simulator import columns
 from simulator.columns import Column, joined
 from simulator.errors import InputError
-from simulator.results import records
+from simulator.results import records as record_columns
 from simulator.results.buffers import Series, Table
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
@@ -27,7 +27,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of more than 200 bytes lie in files, and 7 numbers are looked at together."""
     monkeypatch.setattr(columns, "KEPT_BYTES", 200)
     monkeypatch.setattr(columns, "PIECE", 7)
-    monkeypatch.setattr(records, "PIECE", 7)
+    monkeypatch.setattr(record_columns, "PIECE", 7)
 
 
 def test_a_long_column_lies_in_a_file_and_reads_as_it_was_added(short: None) -> None:
@@ -116,7 +116,7 @@ def folder(records: Records, path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("policy", ["chunked_prefill", "preemptive", "static"])
 def test_a_run_in_files_writes_the_same_bytes(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = folder(run(policy=policy), tmp_path / "memory")
-    for module in (columns, records):
+    for module in (columns, record_columns):
         monkeypatch.setattr(module, "PIECE", 7)
     monkeypatch.setattr(columns, "KEPT_BYTES", 200)
     records = run(policy=policy)
