@@ -42,7 +42,6 @@ CORE = (
     "simulator/engine/parts/groups.py",
     "simulator/engine/parts/imports.py",
     "simulator/engine/parts/pipeline.py",
-    "simulator/engine/radix_apply.py",
     "simulator/engine/replica.py",
     "simulator/engine/state.py",
     "simulator/engine/view.py",

@@ -24,15 +24,7 @@ from calibration.cold import cold_decodes, cold_products
 from calibration.fit import of_axis, of_physics
 from calibration.heldout import FOLDS, SEED, Errors, summary
 from calibration.rows import TOLERANCE, gpu_name
-from calibration.sources.aiconfigurator import (
-    AICONFIGURATOR,
-    AICONFIGURATOR_CORE,
-    BF16_BYTES,
-    FAMILIES,
-    SCALES,
-    Source,
-    parquet,
-)
+from calibration.sources import AICONFIGURATOR, AICONFIGURATOR_CORE, BF16_BYTES, FAMILIES, SCALES, Source, parquet
 from calibration.surface_fit import Shape, fit_physics, gemm_kernel, on_grid, stands_for
 from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.timing.profile.surface import Array, Surface, SurfaceAxis

@@ -12,12 +12,22 @@ from scenarios.schema.scenario import Scenario
 from simulator.goes_with import APART, KV_GROUPS, REAL, REAL_SGLANG
 from simulator.plan import Policy, StepPlan, View
 from simulator.policies import REAL_POLICIES
-from simulator.policies.real.asked import Memory, TokenBlocks, engine_settings, scenario_key, told_request
-from simulator.policies.real.process import SGLANG, EngineName, EngineProcess, SchedulerError, told_results
+from simulator.policies.real.asked import (
+    SGLANG,
+    EngineName,
+    EngineProcess,
+    Memory,
+    SchedulerError,
+    TokenBlocks,
+    engine_settings,
+    scenario_key,
+    told_request,
+    told_results,
+)
 from simulator.policy_traits import ABILITIES
 from simulator.request import Request, RequestView
 from simulator.simulate import simulate_fleet
-from simulator.speculative.speculation import Drafting
+from simulator.speculative import Drafting
 
 # Where two schedulers part: one step's decisions compared, and the first difference in words.
 

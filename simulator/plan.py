@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from simulator.division import cdiv as cdiv  # users' policies import it from here too
 from simulator.policy_traits import Traits as Traits
 from simulator.request import RequestView
-from simulator.speculative.speculation import Drafting
+from simulator.speculative import Drafting
 
 
 class Holds(Enum):

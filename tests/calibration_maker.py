@@ -73,7 +73,7 @@ def rows() -> KernelRows:
 
 def write_llmservingsim(folder: Path) -> Path:
     """The same rows as LLMServingSim would write them."""
-    from calibration.sources.llmservingsim import OPS, TWICE
+    from calibration.sources import OPS, TWICE
 
     theirs = {ours: name for name, ours in OPS.items()}
     made = rows()

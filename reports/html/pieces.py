@@ -15,8 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
-from reports.axes import highest
-from reports.picture import CARD, HELD, INK, MUTED, Picture, Style, write
+from reports.picture import CARD, HELD, INK, MUTED, Picture, Style, highest, write
 from reports.picture import GRID as LINES
 from reports.plots.cdf import GRID, CdfCurve, Quantity, quantities, top_percent
 from reports.plots.timeline import Strip, apart, shown_until, strips

@@ -8,9 +8,21 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import height, log_times, plain_numbers, tail_axis
 from reports.html import pieces as html
-from reports.picture import INK, MUTED, Mark, Painted, Picture, Series, draw, in_series
+from reports.picture import (
+    INK,
+    MUTED,
+    Mark,
+    Painted,
+    Picture,
+    Series,
+    draw,
+    height,
+    in_series,
+    log_times,
+    plain_numbers,
+    tail_axis,
+)
 from reports.picture import some as places
 from reports.plots.cdf import SCALE
 from reports.tables.details import TableRows

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import grid_of, printed, scaled_numbers, shading, text_on
 from reports.html.pieces import command, figure, paragraphs, section, table, write_page
 from reports.picture import (
     GRID,
@@ -26,8 +25,13 @@ from reports.picture import (
     Series,
     draw,
     folded,
+    grid_of,
     in_series,
+    printed,
+    scaled_numbers,
+    shading,
     shorten,
+    text_on,
 )
 from reports.tables.details import TableRows
 from reports.units import latency, short

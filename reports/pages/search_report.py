@@ -8,9 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import grid_of, latency_axis, log_numbers
 from reports.html.pieces import command, figure, paragraphs, section, table, write_page
-from reports.picture import INK, MUTED, Mark, Painted, Picture, Series, draw, in_series
+from reports.picture import (
+    INK,
+    MUTED,
+    Mark,
+    Painted,
+    Picture,
+    Series,
+    draw,
+    grid_of,
+    in_series,
+    latency_axis,
+    log_numbers,
+)
 from reports.tables.details import TableRows
 from reports.units import latency, short
 from reports.verdict.shown_metrics import column_of

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports.axes import LOG_FROM, latency_axis, plain_numbers
 from reports.html import pieces as html
 from reports.html import pieces as svg
 from reports.html.pieces import BUCKETS, Json, curves_data, timeline_data
-from reports.picture import INK, MUTED, Mark, Painted, Picture, Style, draw, some
+from reports.picture import INK, LOG_FROM, MUTED, Mark, Painted, Picture, Style, draw, latency_axis, plain_numbers, some
 from reports.plots.cdf import GRID, SCALE, CdfCurve, Quantity, cdf
 from reports.plots.timeline import BUCKETS as PICTURE_BUCKETS
 from reports.plots.timeline import Strip, band, draw_strips

@@ -10,8 +10,24 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import equal, grid_of, log_times, plain_numbers, plain_times, said, time_text
-from reports.picture import CARD, INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
+from reports.picture import (
+    CARD,
+    INK,
+    MUTED,
+    DrawnRuns,
+    Picture,
+    Plot,
+    Style,
+    draw,
+    equal,
+    grid_of,
+    log_times,
+    plain_numbers,
+    plain_times,
+    said,
+    shorten,
+    time_text,
+)
 from reports.units import intervals, number, time_unit
 from reports.verdict.shown_metrics import Column, Estimate, Summaries, column_of, estimate, seeds
 from simulator.metrics.latency import Slo

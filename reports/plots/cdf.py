@@ -9,8 +9,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import TICKS, coinciding, height, highest, latency_axis, said, slo_line, tail_axis, time_text
-from reports.picture import INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, shorten
+from reports.picture import (
+    INK,
+    MUTED,
+    TICKS,
+    DrawnRuns,
+    Picture,
+    Plot,
+    Style,
+    coinciding,
+    draw,
+    height,
+    highest,
+    latency_axis,
+    said,
+    shorten,
+    slo_line,
+    tail_axis,
+    time_text,
+)
 from reports.units import latency
 from reports.verdict.shown_metrics import classes_of
 from simulator.metrics.latency import Slo, finished, itl, limited_requests, request_latencies

@@ -11,8 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 
-from reports.axes import latency_axis, plain_numbers, run_time_axis
-from reports.picture import CARD, DASHES, INK, MUTED, OTHERS, DrawnRuns, Picture, Plot, draw, shorten
+from reports.picture import (
+    CARD,
+    DASHES,
+    INK,
+    MUTED,
+    OTHERS,
+    DrawnRuns,
+    Picture,
+    Plot,
+    draw,
+    latency_axis,
+    plain_numbers,
+    run_time_axis,
+    shorten,
+)
 from reports.plots.timeline import shown_until
 from reports.units import Clock, clock_for, number, short
 from simulator.metrics.latency import ttft_s

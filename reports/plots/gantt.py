@@ -11,8 +11,22 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from reports.axes import equal, said
-from reports.picture import CARD, GRID, HELD, INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, mix, shorten
+from reports.picture import (
+    CARD,
+    GRID,
+    HELD,
+    INK,
+    MUTED,
+    DrawnRuns,
+    Picture,
+    Plot,
+    Style,
+    draw,
+    equal,
+    mix,
+    said,
+    shorten,
+)
 from reports.slots import Phase, Stays, assign, stalls, stays, window
 from reports.units import Clock, clock_for, decimals, number
 from simulator.metrics.window import run_end_s

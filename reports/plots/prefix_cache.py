@@ -10,8 +10,25 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from reports.axes import coinciding, plain_numbers, run_time_axis, said, text_on
-from reports.picture import CARD, HELD, INK, MAP, DrawnRuns, Mark, Painted, Picture, Plot, Style, draw, shorten
+from reports.picture import (
+    CARD,
+    HELD,
+    INK,
+    MAP,
+    DrawnRuns,
+    Mark,
+    Painted,
+    Picture,
+    Plot,
+    Style,
+    coinciding,
+    draw,
+    plain_numbers,
+    run_time_axis,
+    said,
+    shorten,
+    text_on,
+)
 from reports.units import clock_for, number
 from simulator.metrics.usage import prompt_tokens_asked
 from simulator.results.records import Floats, Ints, Records

@@ -14,8 +14,25 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from reports.axes import LOG_FROM, coinciding, log_numbers, plain_numbers, run_time_axis, said
-from reports.picture import CARD, HELD, INK, MUTED, DrawnRuns, Picture, Plot, Style, draw, mix, shorten
+from reports.picture import (
+    CARD,
+    HELD,
+    INK,
+    LOG_FROM,
+    MUTED,
+    DrawnRuns,
+    Picture,
+    Plot,
+    Style,
+    coinciding,
+    draw,
+    log_numbers,
+    mix,
+    plain_numbers,
+    run_time_axis,
+    said,
+    shorten,
+)
 from reports.slots import Phase, Stays, stays, window
 from reports.units import Clock, clock_for, number, short
 from simulator.metrics.series import (

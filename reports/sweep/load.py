@@ -9,21 +9,28 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import LOG_FROM, coinciding, log_times, plain_numbers, plain_times, said, scaled_numbers, time_text
 from reports.picture import (
     CARD,
     DASHES,
     INK,
+    LOG_FROM,
     MUTED,
     Mark,
     Painted,
     Picture,
     Series,
+    coinciding,
     draw,
     in_series,
+    log_times,
+    plain_numbers,
+    plain_times,
     ramp,
+    said,
+    scaled_numbers,
     shorten,
     styles,
+    time_text,
 )
 from reports.sweep.points import RULE, SweepAxis, SweepPoint, SweepResult, column, knee, mean_of, titled
 from reports.tables.details import TableRows

@@ -14,9 +14,26 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports.axes import grid_of, printed, scaled_numbers, shading, text_on
 from reports.html import pieces as html
-from reports.picture import CARD, GRID, INK, MAP, MUTED, Mark, Painted, Picture, Series, draw, in_series, shorten
+from reports.picture import (
+    CARD,
+    GRID,
+    INK,
+    MAP,
+    MUTED,
+    Mark,
+    Painted,
+    Picture,
+    Series,
+    draw,
+    grid_of,
+    in_series,
+    printed,
+    scaled_numbers,
+    shading,
+    shorten,
+    text_on,
+)
 from reports.sweep.load import (
     MARKS,
     colours,

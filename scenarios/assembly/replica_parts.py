@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from simulator.hardware.kv_plan import KVPlan
     from simulator.hardware.models import Model
     from simulator.plan import Policy
-    from simulator.speculative.speculation import Speculation
+    from simulator.speculative import Speculation
     from simulator.timing.cost import GroupCost
 
 

@@ -15,15 +15,16 @@ from simulator.hardware.models import Model
 from simulator.parameters import split_class
 from simulator.policies import built_in_policies
 from simulator.request import Request
-from simulator.speculative.acceptance import (
+from simulator.speculative import (
     PRESETS,
     Acceptance,
     DrawnAcceptance,
     RequestAcceptance,
+    Speculation,
+    check_server,
     least_variance,
     preset_of,
 )
-from simulator.speculative.speculation import Speculation, check_server
 from simulator.timing.added import Drafter, DrafterMemory, Joint, draft_head, joined_parameters, memory_of
 from simulator.timing.cost import CostModel
 from simulator.timing.formula_cost import Roofline

@@ -203,7 +203,7 @@ def tables(
     overwrite: OverwriteFile = False,
 ) -> None:
     """Make compact tables of a GPU's kernels: `cost: {kind: profile, path: FILE}` composes any dense model of them."""
-    from calibration.sources.aiconfigurator import find_source
+    from calibration.sources import find_source
     from calibration.tabulate import tabulate, write_tables
     from scenarios.profiles import TABLES_SUFFIX
     from simulator.errors import InputError
@@ -254,7 +254,7 @@ def _read(
     from dataclasses import replace
 
     from calibration.rows import merge, reject_impossible
-    from calibration.sources.detect import read_source
+    from calibration.sources import read_source
     from simulator.errors import InputError
     from simulator.hardware.models import MODELS
 

@@ -58,7 +58,7 @@ def parity(
     from scenarios.schema.loader import load
     from simulator.parameters import check_choice
     from simulator.policies import policy_class
-    from simulator.policies.real.process import SGLANG, TITLES, VLLM, EngineProcess
+    from simulator.policies.real.asked import SGLANG, TITLES, VLLM, EngineProcess
     from simulator.policy_traits import Traits
 
     console = Console(quiet=quiet)

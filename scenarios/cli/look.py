@@ -88,7 +88,7 @@ def _presets() -> list[Row]:
 
 def _acceptance() -> list[Row]:
     """Name, mean acceptance lengths by number of drafts, model, method and source."""
-    from simulator.speculative.acceptance import PRESETS
+    from simulator.speculative import PRESETS
 
     rows: list[Row] = []
     for name, each in PRESETS.items():

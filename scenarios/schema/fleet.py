@@ -9,8 +9,8 @@ from scenarios.schema.allowed import model_schema
 from scenarios.schema.base import JsonSchema, Strict
 from scenarios.schema.distributions import PositiveTime, Time
 from scenarios.schema.source.hints import refusal
-from simulator.fleet.autoscaling import Autoscaling, Targets
 from simulator.fleet.gateway import ConcurrencyMode, Detector, Fairness, FlowControl, Ordering
+from simulator.fleet.group import Autoscaling, Targets
 
 # The `autoscaling:` of a fleet's group: names as in the Kubernetes HPA and vLLM's metrics.
 

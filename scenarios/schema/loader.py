@@ -328,7 +328,7 @@ def _find_real_engine(document: _Document) -> None:
             base = Path.cwd() if is_override else document.base_dir
             python = engine["python"] = str(base / Path(with_variables(python)).expanduser())
         if engine.get("policy") == "real":
-            from simulator.policies.real.process import has_sglang_alone
+            from simulator.policies.real.asked import has_sglang_alone
 
             engine["policy"] = "real_sglang" if has_sglang_alone(python) else "real"
 

@@ -9,8 +9,7 @@ from scenarios.schema.allowed import draft_model_schema
 from scenarios.schema.base import JsonSchema, Strict
 from scenarios.schema.source.hints import nearest, refusal
 from simulator.errors import InputError
-from simulator.speculative.acceptance import PRESETS, check_rates
-from simulator.speculative.speculation import Method, SpeculativeConfig
+from simulator.speculative import PRESETS, Method, SpeculativeConfig, check_rates
 
 _LIMITS = "allowed: shares of verify steps, each from 0 to 1 and none above the one before"
 

@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from scenarios.servers import launch_of_image, program
-from scenarios.servers.command_line import unfolded, with_values
-from scenarios.servers.flags import OPTIONS_FILE, line
+from scenarios.servers.flags import OPTIONS_FILE, line, unfolded, with_values
 from scenarios.servers.server import Launch, Start, as_words
 from scenarios.servers.vllm import PROGRAM
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import yaml
 
 from scenarios.servers import launches, sglang, vllm
-from scenarios.servers.command_line import read_command
-from scenarios.servers.flags import flat, knows
+from scenarios.servers.flags import flat, knows, read_command
 from scenarios.servers.manifests import read_manifests, read_services, read_values
 from scenarios.servers.server import Start, as_words
 from simulator.errors import InputError

@@ -5,7 +5,7 @@
 A router is a class, made anew for each run, so it may remember. Its fields are its parameters: keys beside `kind` fill
 them (`router: {kind: ./my_router.py:MyRouter, queue_weight: 0.5}`). `choose` is given the request as the client sent
 it, and the replicas; it returns one of them. It never sees how long an answer will be.
-`simulator/engine/replica_load.py` has all that a replica says of itself, `simulator/fleet/router.py` what else a router
+`simulator/engine/admission.py` has all that a replica says of itself, `simulator/fleet/router.py` what else a router
 may declare.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated
 
 from annotated_types import Ge, doc
 
-from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.admission import ReplicaLoad
 from simulator.fleet.router import Replicas
 from simulator.request import ArrivingRequest
 

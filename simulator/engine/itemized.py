@@ -25,7 +25,7 @@ from simulator.plan import StepPlan
 from simulator.policy_traits import Traits
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, RequestState
-from simulator.speculative.speculation import ConnectorView, Drafting, SpeculativeConfig
+from simulator.speculative import ConnectorView, Drafting, SpeculativeConfig
 
 NO_DRAFTS: Final = SpeculativeConfig("ngram", 0)
 _NONE: Final[Collection[RequestState]] = ()

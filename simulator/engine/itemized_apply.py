@@ -13,7 +13,7 @@ from simulator.engine.view import Viewer
 from simulator.plan import Chunk, Preemption, StepPlan
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING
-from simulator.speculative.speculation import SpeculativeConfig
+from simulator.speculative import SpeculativeConfig
 
 
 class ItemizedMemory:

@@ -12,7 +12,8 @@ from math import inf
 from typing import Final, NamedTuple
 
 from simulator.engine.aborts import Aborts
-from simulator.engine.cache_apply import grow, steps_to_hit, take_decode_blocks
+from simulator.engine.admission import ReplicaLoad
+from simulator.engine.cache_apply import Applied, grow, in_order, steps_to_hit, take_decode_blocks
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion, OnEnd, Progress
 from simulator.engine.decisions import DecisionLog
@@ -20,8 +21,6 @@ from simulator.engine.decode_batch import ContextStats
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults, OverlapResults
 from simulator.engine.parts.imports import Imports
-from simulator.engine.radix_apply import Applied, in_order
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.errors import InputError
@@ -31,7 +30,7 @@ from simulator.plan import Holds, Policy, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
-from simulator.speculative.speculation import Loader
+from simulator.speculative import Loader
 from simulator.timing.executor import Executor
 
 _STEP: Final = Holds.STEP

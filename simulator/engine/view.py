@@ -12,7 +12,7 @@ from simulator.plan import BatchView, KVGroups, PrefixMatches, WaitingView
 from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView
 from simulator.request_state import DECODING, RequestState, ScheduledChunk, place
-from simulator.speculative.speculation import Drafting
+from simulator.speculative import Drafting
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Outlook
 

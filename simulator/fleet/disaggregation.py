@@ -35,7 +35,7 @@ from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
-from simulator.speculative.speculation import Loader
+from simulator.speculative import Loader
 
 if TYPE_CHECKING:
     from simulator.fleet.dispatch import TokensInFlight

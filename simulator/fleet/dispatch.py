@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.engine.admission import Admission
+from simulator.engine.admission import Admission, ReplicaLoad
 from simulator.engine.clock import URGENT, Clock
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import RouterError
 from simulator.fleet.router import Replicas, Router, RouterFeatures
 from simulator.front_end import FirstTokens, FrontEnd

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from simulator.engine.admission import NO_CAPS, Admission
+from simulator.engine.admission import NO_CAPS, Admission, ReplicaLoad
 from simulator.engine.clock import Clock
 from simulator.engine.completion import OnEnd
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
 from simulator.engine.loop import DataParallelGroup, Loop, QueueLoop
 from simulator.engine.replica import Replica, ReplicaParts
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup, check_parts
 from simulator.front_end import FirstTokens
@@ -24,7 +23,7 @@ from simulator.results.records import GroupSizes
 if TYPE_CHECKING:
     from simulator.engine.itemized import Drafter, ItemizedReplica
     from simulator.memory.grouped import GroupedBlocks
-    from simulator.speculative.speculation import Speculation
+    from simulator.speculative import Speculation
 
 
 class Fleet:

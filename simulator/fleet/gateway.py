@@ -8,9 +8,9 @@ from math import inf, nan
 from types import MappingProxyType
 from typing import Literal
 
+from simulator.engine.admission import ReplicaLoad
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.request import Request

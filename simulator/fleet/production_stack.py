@@ -26,7 +26,7 @@ from simulator.fleet.routers.session_affinity import VirtualNodes
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.fleet.signals import HeardCache
     from simulator.request import ArrivingRequest

@@ -20,7 +20,7 @@ from simulator.parameters import check_parameters
 from simulator.request import ArrivingRequest
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
 
 _TEXTS: Final = 1000  # so many are kept in any case

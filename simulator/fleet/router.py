@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, overload
 import numpy as np
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.admission import ReplicaLoad
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:

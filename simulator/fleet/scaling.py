@@ -9,9 +9,8 @@ from simpy.events import Event
 
 from simulator.engine.clock import Clock, then
 from simulator.engine.replica import Replica
-from simulator.fleet.autoscaling import Autoscaling, Seen, Stabilized, proposal
 from simulator.fleet.fleet import Fleet
-from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.group import Autoscaling, ReplicaGroup, Seen, Stabilized, proposal
 from simulator.fleet.router import Replicas
 from simulator.metrics.latency import Slo
 from simulator.request_state import RequestState

@@ -6,10 +6,10 @@ from itertools import count
 
 from simpy.events import Event
 
+from simulator.engine.admission import ReplicaLoad
 from simulator.engine.clock import Clock
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.router import Replicas, Router, RouterFeatures
 from simulator.fleet.windows import Signal

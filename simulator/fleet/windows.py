@@ -8,8 +8,8 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
+from simulator.engine.admission import ReplicaLoad
 from simulator.engine.clock import Clock, no_garbage_collection
-from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 from annotated_types import doc
 
 from simulator.plan import StepPlan, View
-from simulator.policies.real.asked import AskedSglang
-from simulator.policies.real.process import SGLANG, no_program
+from simulator.policies.real.asked import SGLANG, AskedSglang, no_program
 from simulator.policies.sglang import Sglang
 
 

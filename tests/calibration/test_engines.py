@@ -21,7 +21,7 @@ from calibration.own_steps import (
     width,
 )
 from calibration.rows import KernelRows, merge, write_rows
-from calibration.sources.detect import detect, read_source
+from calibration.sources import detect, read_source
 from scenarios.profiles import shipped_profiles
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS

@@ -5,10 +5,7 @@ import pytest
 
 from calibration.fit import decode_surface
 from calibration.rows import KernelRows, gpu_name, model_name, select
-from calibration.sources.detect import detect, read_source
-from calibration.sources.llmservingsim import read_llmservingsim
-from calibration.sources.splitwise import read_splitwise
-from calibration.sources.vidur import OPS, read_vidur
+from calibration.sources import VIDUR_OPS, detect, read_llmservingsim, read_source, read_splitwise, read_vidur
 from simulator.errors import InputError
 from simulator.timing.profile.surface import decode_features
 from tests import calibration_maker as maker
@@ -81,7 +78,7 @@ def test_a_value_that_is_no_number_is_named_by_its_line(tmp_path: Path) -> None:
 def test_vidur_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "h100" / "Llama-2-70b-hf"
     folder.mkdir(parents=True)
-    ops = list(OPS)
+    ops = list(VIDUR_OPS)
     header = ",".join([f"time_stats.{op}.median" for op in ops] + ["num_tokens", "num_tensor_parallel_workers"])
     lines = [
         ",".join([f"{0.01 * (i + 1) * tokens}" for i in range(len(ops))] + [str(tokens), "4"]) for tokens in (8, 64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibration.fit import check_tables
-from calibration.sources.aiconfigurator import FAMILIES, find_source
+from calibration.sources import FAMILIES, find_source
 from calibration.tabulate import tabulate, write_tables
 from scenarios.profiles import shipped_tables
 from simulator.errors import InputError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.law_trial import differences
-from simulator.fleet.autoscaling import Autoscaling, Targets
+from simulator.fleet.group import Autoscaling, Targets
 from simulator.metrics.latency import Slo
 from simulator.metrics.window import measured_window, present_s
 from simulator.results.records import Records, Status

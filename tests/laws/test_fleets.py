@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.law_trial import differences
-from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.admission import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Cost, Replicas, Router, RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWNER = "simulator/policies/__init__.py"
 OTHER_NAMES = {
     "calibration/cold.py": {"vllm"},  # whose kernels
-    "calibration/sources/aiconfigurator.py": {"sglang", "vllm"},  # folders of measurements
+    "calibration/sources.py": {"sglang", "vllm"},  # folders of measurements
     "calibration/tabulate.py": {"vllm"},
     "gpu_backend/kernel_choice.py": {"vllm"},  # an attention kernel
     "reports/exports/formats/vllm.py": {"vllm"},  # a format
@@ -31,7 +31,7 @@ OTHER_NAMES = {
     "scenarios/schema/client.py": {"vllm"},  # a client
     "scenarios/servers/server.py": {"vllm"},  # whose kernels
     "scenarios/servers/sglang.py": {"sglang"},
-    "simulator/policies/real/process.py": {"sglang", "vllm"},  # packages in a user's Python
+    "simulator/policies/real/asked.py": {"sglang", "vllm"},  # packages in a user's Python
     "simulator/policies/real/programs/sglang_engine.py": {"sglang"},
     "simulator/policies/real/programs/vllm_engine.py": {"vllm"},
     "simulator/sampling.py": {"vllm"},  # what a flag says

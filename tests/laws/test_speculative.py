@@ -21,7 +21,7 @@ from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
-from simulator.speculative.speculation import Speculation, SpeculativeConfig, tokens_ahead
+from simulator.speculative import Speculation, SpeculativeConfig, tokens_ahead
 from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.columns import workload_of

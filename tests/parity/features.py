@@ -11,8 +11,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from simulator.engine.admission import Admission, QueueCaps
-from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.admission import Admission, QueueCaps, ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Replicas
 from simulator.fleet.routers.vllm_dp import VllmDp
@@ -25,7 +24,7 @@ from simulator.metrics.vllm_metrics import QUEUE_LIMITS
 from simulator.request import ArrivingRequest, Request
 from simulator.request_state import DecodeClock, RequestState
 from simulator.simulate import simulate_fleet
-from simulator.speculative.speculation import Speculation, SpeculativeConfig
+from simulator.speculative import Speculation, SpeculativeConfig
 from simulator.timing.cost import StepShape
 from simulator.timing.formula_cost import Linear
 from tests.listening import simulate_listening

@@ -19,7 +19,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
 from simulator.simulate import simulate_fleet
-from simulator.speculative.speculation import Method, Speculation, SpeculativeConfig
+from simulator.speculative import Method, Speculation, SpeculativeConfig
 from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests import columns

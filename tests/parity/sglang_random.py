@@ -9,7 +9,7 @@ import runpy
 from functools import cache
 from typing import Any
 
-from simulator.speculative.speculation import tokens_ahead
+from simulator.speculative import tokens_ahead
 from tests.parity.cases import Case
 from tests.parity.sglang_cases import of_settings
 from tests.shared_data import shared

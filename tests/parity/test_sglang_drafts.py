@@ -31,7 +31,7 @@ def test_recorded_cases_are_decided_as_sglang_did(fast_forward: bool) -> None:
     assert [*differing(fast_forward=fast_forward)] == []
 
 
-AHEAD = "simulator.speculative.speculation"
+AHEAD = "simulator.speculative"
 PART = "simulator.engine.parts.ahead"
 STEP = "simulator.policies.sglang.next_batch_to_run"
 RULES = [

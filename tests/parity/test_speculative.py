@@ -32,7 +32,7 @@ def test_recorded_cases_are_decided_as_vllm_did(kind: str) -> None:
     assert list(differences(kind, every=5)) == []
 
 
-CONFIG = "simulator.speculative.speculation"
+CONFIG = "simulator.speculative"
 APPLY = "simulator.engine.itemized_apply"
 RESULTS = "simulator.engine.itemized_results"
 DRAFTER = "simulator.engine.itemized"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from calibration.fit import of_physics
 from calibration.heldout import summary
 from calibration.rows import TOLERANCE
-from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
+from calibration.sources import AICONFIGURATOR_CORE, AICONFIGURATOR_ENGINES, Source, parquet
 from calibration.surface_fit import Shape, fit_physics
 from calibration.tabulate import coded, write_tables
 from simulator.hardware.gpus import Gpu, find_gpu
@@ -200,7 +200,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
         "version": VERSION,
         "name": f"{name}-experts",
         "gpu": card.name,
-        "software": f"{ENGINES[engine]} {folder.name}",
+        "software": f"{AICONFIGURATOR_ENGINES[engine]} {folder.name}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{'/'.join(folder.parts[-4:])}"}],
         "left_out": left,
         "rejected": {},

@@ -7,7 +7,7 @@ plain files, or one that holds these in a folder `aiconfigurator_kernels`.
 from collections.abc import Mapping
 from pathlib import Path
 
-from calibration.sources.aiconfigurator import Source, find_source
+from calibration.sources import Source, find_source
 from calibration.tabulate import tabulate, write_tables
 from simulator.errors import InputError
 

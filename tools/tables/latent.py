@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from calibration.fit import of_axis, of_physics
 from calibration.heldout import FOLDS, SEED, summary
 from calibration.rows import TOLERANCE
-from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
+from calibration.sources import AICONFIGURATOR_CORE, AICONFIGURATOR_ENGINES, Source, parquet
 from calibration.surface_fit import Shape, fit_physics, on_grid
 from calibration.tabulate import coded, write_tables
 from simulator.errors import InputError
@@ -281,7 +281,7 @@ def tabulate_latent(root: Path, name: str, folder: str, version: str, tables: Pa
         "version": VERSION,
         "name": name,
         "gpu": gpu.name,
-        "software": f"{ENGINES[engine]} {version}",
+        "software": f"{AICONFIGURATOR_ENGINES[engine]} {version}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{place.as_posix()}"}],
         "dimensions": dimensions,
         "norms_taken_out": SHARES.get(gpu.name, 0.0) if engine == "vllm" else 0.0,

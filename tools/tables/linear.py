@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE, ENGINES, Source, parquet
+from calibration.sources import AICONFIGURATOR_CORE, AICONFIGURATOR_ENGINES, Source, parquet
 from calibration.surface_fit import on_grid
 from calibration.tabulate import coded, write_tables
 from simulator.timing.tables.linear import SCHEMA, SUFFIX, VERSION
@@ -55,7 +55,7 @@ def tabulate_linear(root: Path, name: str) -> dict[str, Any]:
         "version": VERSION,
         "name": name,
         "gpu": name.rsplit("-", 2)[0],
-        "software": f"{ENGINES[engine]} {version}",
+        "software": f"{AICONFIGURATOR_ENGINES[engine]} {version}",
         "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{path}"}],
         **dict(zip(("seqs", "chunks", "each"), axes, strict=True)),
         "heads": heads,

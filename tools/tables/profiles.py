@@ -12,8 +12,7 @@ from typing import Any
 from calibration.fit import fit_profile, write_document
 from calibration.heldout import held_out
 from calibration.rows import KernelRows, reject_impossible
-from calibration.sources.aiconfigurator import AICONFIGURATOR, read_aiconfigurator
-from calibration.sources.llmservingsim import read_llmservingsim
+from calibration.sources import AICONFIGURATOR, read_aiconfigurator, read_llmservingsim
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import log_numbers
-from reports.picture import INK, MUTED, Picture, draw
+from reports.picture import INK, MUTED, Picture, draw, log_numbers
 
 PANELS = {"TPOT": ("tpot", "#0072b2", "s"), "TTFT": ("ttft", "#d55e00", "o")}
 FEWEST, LEAST, MOST = 3, 1.0, 200.0

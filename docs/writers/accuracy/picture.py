@@ -6,8 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import plain_numbers
-from reports.picture import INK, MUTED, Picture, draw, shorten
+from reports.picture import INK, MUTED, Picture, draw, plain_numbers, shorten
 
 MARKS = {"TTFT": ("#d55e00", "o"), "TPOT": ("#0072b2", "s"), "E2E": ("#009e73", "D")}
 Moves = Sequence[tuple[str, Sequence[float]]]

@@ -7,8 +7,7 @@ from typing import Protocol
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import log_numbers, plain_numbers
-from reports.picture import MUTED, Picture, draw, shorten, styles
+from reports.picture import MUTED, Picture, draw, log_numbers, plain_numbers, shorten, styles
 
 DECADE = 10.0
 MARKS = "osD^vPX"

@@ -12,24 +12,18 @@ from collections.abc import Sequence
 from typing import cast
 
 from simulator.division import cdiv
+from simulator.engine.cache_apply import apply_to_tree
 from simulator.engine.in_flight import InFlight
 from simulator.engine.itemized import Drafter, ItemizedReplica
 from simulator.engine.itemized_apply import ItemizedPlans
 from simulator.engine.itemized_results import ItemizedResults
 from simulator.engine.itemized_step import ItemizedBatch, ItemizedRequest, ItemizedStep, Scheduled
-from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.plan import StepPlan
 from simulator.request import Request, RequestView
 from simulator.request_state import DECODING, LEAVING, RequestState, ScheduledChunk
-from simulator.speculative.speculation import (
-    Speculation,
-    SpeculativeConfig,
-    most_accepted,
-    tokens_ahead,
-    verified_tokens,
-)
+from simulator.speculative import Speculation, SpeculativeConfig, most_accepted, tokens_ahead, verified_tokens
 
 
 class AheadBatch(ItemizedBatch):

@@ -22,7 +22,7 @@ from simulator.queues.priority import rank
 from simulator.request import RequestView
 from simulator.request_state import FINISHED, LOADING, WAITING, RequestState
 from simulator.results.records import Status
-from simulator.speculative.speculation import Found
+from simulator.speculative import Found
 
 _IDLE_S: Final = 0.001  # core.py:1690
 

@@ -7,7 +7,7 @@ from simulator.engine.itemized_step import ItemizedRequest
 from simulator.hardware.kv_plan import KVPlan
 from simulator.memory.grouped import GroupedBlocks
 from simulator.request import Request
-from simulator.speculative.speculation import Found, Loader
+from simulator.speculative import Found, Loader
 
 
 class Arrivals(NamedTuple):

@@ -24,7 +24,7 @@ from simulator.engine.state import ReplicaState
 from simulator.memory.grouped import GroupedBlocks
 from simulator.plan import Holds, StepPlan
 from simulator.request import Request, RequestView
-from simulator.speculative.speculation import Speculation
+from simulator.speculative import Speculation
 from simulator.timing.cost import StepShape
 
 _LONGEST_RUN: Final = 256  # as of decode steps: what an arrival cuts off is wasted

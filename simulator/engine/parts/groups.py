@@ -24,7 +24,7 @@ from simulator.plan import Chunk, GroupsTrial, Preemption, StateRules, StepPlan,
 from simulator.policy_traits import Traits
 from simulator.request import RequestView
 from simulator.request_state import DECODING, LEAVING, PREFILLING, WAITING, RequestState, ScheduledChunk
-from simulator.speculative.speculation import SpeculativeConfig
+from simulator.speculative import SpeculativeConfig
 
 _ALL_TOKENS: Final = 1 << 40  # reserved for each request, so that the batch counts no blocks
 _MOST_OF_TOKEN: Final = 3  # blocks that a token takes in a group at most: its own, a copy, a saved state on the way

@@ -17,7 +17,7 @@ from simulator.memory.group_tables import NULL, window_tails
 from simulator.memory.offload import Access, HostTier, OffloadConfig, Stored
 from simulator.request import Request
 from simulator.request_state import FINISHED, LOADING
-from simulator.speculative.speculation import Found, Send
+from simulator.speculative import Found, Send
 
 # What a connector offers of a request to the host: chunks of each KV group, and the blocks that hold them.
 # The rules are those of vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py (0.33), whose line

@@ -16,7 +16,7 @@ from simulator.engine.parts.connector import Arrivals
 from simulator.parameters import Seconds, check_parameters
 from simulator.request import Request
 from simulator.request_state import FINISHED
-from simulator.speculative.speculation import Found, Send
+from simulator.speculative import Found, Send
 
 # Prefill and decode apart, by the rules of vLLM's NIXL pull connector (0.33: nixl/pull_scheduler.py).
 # The server that prefills keeps the blocks of a request until they are sent. The one that decodes loads the prompt

@@ -15,7 +15,7 @@ from simulator.engine.parts.offload import Offered, Offloading
 from simulator.errors import InputError
 from simulator.memory.offload import Access, FurtherTier, OffloadConfig, TieredHost
 from simulator.request import Request
-from simulator.speculative.speculation import Found
+from simulator.speculative import Found
 
 # Tiers below the host: each gets what the host has stored, and what the host lacks comes back from them.
 # The rules are those of vllm/v1/kv_offload/tiering (manager.py, async_lookup.py) of 0.33. Unlike vLLM's tiers,

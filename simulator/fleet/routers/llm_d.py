@@ -28,7 +28,7 @@ from simulator.fleet.router import HighestInTurn, kv_scores, lora_scores, prefix
 from simulator.parameters import Factor, check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

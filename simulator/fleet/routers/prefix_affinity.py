@@ -15,7 +15,7 @@ from simulator.fleet.router import AbsThreshold, CacheThreshold, RelThreshold, k
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

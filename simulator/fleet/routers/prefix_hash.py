@@ -24,7 +24,7 @@ from simulator.memory.block_keys import num_shared_blocks, stretches
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

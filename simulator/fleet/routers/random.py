@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from simulator.fleet.router import Drawing
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

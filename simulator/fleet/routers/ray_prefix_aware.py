@@ -18,7 +18,7 @@ from simulator.fleet.router import fewest_and_most, unfinished
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

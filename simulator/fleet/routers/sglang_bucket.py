@@ -24,7 +24,7 @@ from simulator.fleet.routers.sglang_cache_aware import SglangCacheAware
 from simulator.parameters import CountOrZero, check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas, Router
     from simulator.request import ArrivingRequest
 

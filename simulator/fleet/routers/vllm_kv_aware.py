@@ -16,7 +16,7 @@ from annotated_types import Ge, Le, Unit, doc
 from simulator.fleet.production_stack import LookingUp
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

@@ -17,7 +17,7 @@ from simulator.fleet.production_stack import LookingUp
 from simulator.parameters import Factor
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest
 

@@ -19,7 +19,7 @@ from simulator.fleet.prompt_table import CHARACTERS, BlockSize, Remembering
 from simulator.parameters import CountOrZero
 
 if TYPE_CHECKING:
-    from simulator.engine.replica_load import ReplicaLoad
+    from simulator.engine.admission import ReplicaLoad
     from simulator.fleet.prompt_table import Stretch
     from simulator.fleet.router import Replicas
     from simulator.request import ArrivingRequest

@@ -41,7 +41,7 @@ from simulator.policies.parts.free_blocks import watermark_blocks
 from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
 from simulator.queues.priority import rank
 from simulator.request import RequestView
-from simulator.speculative.speculation import ConnectorView, Drafting, DraftingView, SpeculativeConfig
+from simulator.speculative import ConnectorView, Drafting, DraftingView, SpeculativeConfig
 
 _NOTHING: Final = Drafting(SpeculativeConfig("ngram", 0), sys.maxsize)
 

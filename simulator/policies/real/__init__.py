@@ -12,8 +12,7 @@ from annotated_types import doc
 
 from simulator.plan import StepPlan, View
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.real.asked import Asked
-from simulator.policies.real.process import VLLM, no_program
+from simulator.policies.real.asked import VLLM, Asked, no_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

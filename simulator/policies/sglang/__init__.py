@@ -58,7 +58,7 @@ class Sglang:
     run of decodes.
 
     With drafts (`engine.speculative_config`) a decode step computes the whole tree of each request, which owns memory
-    for twice that ahead of its tokens (`simulator.speculative.speculation`). A step with prompts verifies none.
+    for twice that ahead of its tokens (`simulator.speculative`). A step with prompts verifies none.
     """
 
     max_num_seqs: MaxNumSeqs = 256

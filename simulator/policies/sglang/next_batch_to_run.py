@@ -16,7 +16,7 @@ from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, chunk_of, step_plan
 from simulator.request import RequestView
-from simulator.speculative.speculation import tokens_ahead
+from simulator.speculative import tokens_ahead
 
 # Prompts that wait until several can be computed at once: SGLang's PrefillDelayer.
 #

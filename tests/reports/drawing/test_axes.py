@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from reports.axes import coinciding, height, highest, log_times, plain_numbers, plain_times, said, time_text
-from reports.picture import look, styles
+from reports.picture import (
+    coinciding,
+    height,
+    highest,
+    log_times,
+    look,
+    plain_numbers,
+    plain_times,
+    said,
+    styles,
+    time_text,
+)
 from reports.plots.bars import latency_bars
 from reports.plots.cdf import CdfCurve, cdf, quantities, top_percent
 from reports.plots.timeline import Band, apart

@@ -9,10 +9,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from reports.axes import highest
 from reports.html import pieces as html
 from reports.html.pieces import MOST_STAYS, PERCENTILES, inline, json_text, page_data, rounded, steps_between
-from reports.picture import draw, styles
+from reports.picture import draw, highest, styles
 from reports.plots.cdf import curves
 from tests.reports.drawing.test_style import paint
 from tests.reports_maker import continuous, static

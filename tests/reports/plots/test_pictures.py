@@ -7,8 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import scenarios
-from reports.axes import latency_axis, log_numbers, plain_numbers
-from reports.picture import Picture, Style, look, styles
+from reports.picture import Picture, Style, latency_axis, log_numbers, look, plain_numbers, styles
 from reports.plots import gantt as gantt_module
 from reports.plots.bars import latency_bars, throughput_bars
 from reports.plots.cdf import GRID, CdfCurve, cdf, curves, quantities

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.axes import printed, shading
+from reports.picture import printed, shading
 from reports.sweep.load import colours, load_picture
 from reports.sweep.points import SweepAxis, best_points
 from reports.sweep.sweep_report import best_table, best_words, heatmaps, write_sweep_report

@@ -11,7 +11,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.real.asked import Memory, TokenBlocks, engine_settings, scenario_key
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
-from simulator.speculative.speculation import Drafting, SpeculativeConfig
+from simulator.speculative import Drafting, SpeculativeConfig
 from tests.command import Done, batchlab, small
 from tests.scenarios.parity.fake_python import fake_python
 

@@ -14,7 +14,7 @@ import yaml
 
 from scenarios.from_server import Found, make
 from scenarios.plan.answer import deploy
-from scenarios.servers.command_line import unfolded
+from scenarios.servers.flags import unfolded
 from scenarios.servers.sources import choose, read_source
 from simulator.errors import InputError
 from tests.command import batchlab

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.fleet.autoscaling import Autoscaling, Seen, Stabilized, Targets, proposal
+from simulator.fleet.group import Autoscaling, Seen, Stabilized, Targets, proposal
 
 RULE = Autoscaling(1, 10, Targets(num_requests_waiting=4.0), scale_down_stabilization_s=60.0)
 CALM = Seen(current=2, waiting=8, kv=0.0, ended=0, attained=0)

@@ -96,7 +96,7 @@ def test_a_lag_longer_than_the_run_is_no_knowledge_at_all(name: str, monkeypatch
     assert at_once != late != never
     assert choices(1e-9) == at_once
     assert choices(1.0, fast_forward=False) == late
-    monkeypatch.setattr("simulator.engine.replica_load.ReplicaLoad.cached_tokens", lambda *_: 0)
+    monkeypatch.setattr("simulator.engine.admission.ReplicaLoad.cached_tokens", lambda *_: 0)
     assert choices(0.0) == never
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.request import Request
-from simulator.speculative.acceptance import (
+from simulator.speculative import (
     PRESETS,
     DrawnAcceptance,
     RequestAcceptance,
@@ -66,7 +66,7 @@ def test_a_draw_depends_on_seed_row_and_step_alone() -> None:
 def test_forgotten_draws_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = DrawnAcceptance((0.5, 0.5), 3)
     expected = [kept.accepted(row, 5) for row in range(50)]
-    monkeypatch.setattr("simulator.speculative.acceptance._BLOCKS_KEPT", 7)
+    monkeypatch.setattr("simulator.speculative._BLOCKS_KEPT", 7)
     few = DrawnAcceptance((0.5, 0.5), 3)
     for _ in range(2):
         assert [few.accepted(row, 5) for row in range(50)] == expected

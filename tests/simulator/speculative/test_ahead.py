@@ -10,8 +10,8 @@ from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.policies.sglang import Sglang
 from simulator.simulate import simulate_fleet
-from simulator.speculative.acceptance import DrawnAcceptance
-from simulator.speculative.speculation import (
+from simulator.speculative import (
+    DrawnAcceptance,
     Speculation,
     SpeculativeConfig,
     check_server,

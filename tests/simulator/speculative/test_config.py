@@ -8,8 +8,7 @@ import pytest
 from simulator.fleet.group import ReplicaGroup
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.simulate import simulate_fleet
-from simulator.speculative.acceptance import DrawnAcceptance
-from simulator.speculative.speculation import Speculation, SpeculativeConfig
+from simulator.speculative import DrawnAcceptance, Speculation, SpeculativeConfig
 from simulator.timing.formula_cost import Linear
 from simulator.workload import Workload
 from tests.parity.cases import Memory

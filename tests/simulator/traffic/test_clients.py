@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.engine.replica_load import ReplicaLoad
+from simulator.engine.admission import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.router import Router
 from simulator.front_end import FrontEnd
