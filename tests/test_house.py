@@ -22,6 +22,14 @@ TOPS = ("batchlab", "simulator", "scenarios", "calibration", "gpu_backend", "rep
 BESIDE = ("tools", "tests", "docs")  # not in the wheel
 FIND: dict[str, Any] = PYPROJECT["tool"]["setuptools"]["packages"]["find"]
 MAX_LINES = 700
+MIN_LINES = 60
+# Here a file is one plug-in, however short: a policy, an order, a router, a format, a rule, an exporter, an engine, ...
+PLUG_INS = (
+    *("simulator/policies", "simulator/queues", "simulator/fleet/routers"),
+    *("scenarios/traces/formats", "scenarios/measured/formats", "scenarios/schema/arrivals", "scenarios/schema/cost"),
+    *("scenarios/diagnosis/rules", "scenarios/servers", "scenarios/templates"),
+    *("reports/exports/formats", "calibration/engines"),
+)
 # A module in backticks or behind `python -m`, and the path of a file or a folder, as texts name them.
 MODULE = re.compile(rf"(?:`|python -m )((?:{'|'.join(TOPS)}|tools|tests)(?:\.\w+)+)")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join((*TOPS, *BESIDE))})/(?:[\w.-]+/)*[\w.-]*\w(?![\w*{{<])")
@@ -104,6 +112,20 @@ def test_walk_sees_the_repository() -> None:
 def test_no_python_file_is_long() -> None:
     lengths = {str(path): len(text.splitlines()) for path, text in python_files().items()}
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_no_module_is_short_but_plug_ins() -> None:
+    """What a reader needs together stands together: a short file joins its importer or its neighbours."""
+    assert [folder for folder in PLUG_INS if not (ROOT / folder).is_dir()] == []
+    short = {
+        str(path): lines
+        for path, text in python_files().items()
+        if path.parts[0] in TOPS
+        and path.name not in ("__init__.py", "__main__.py")
+        and path.parent.as_posix() not in PLUG_INS
+        and (lines := len(text.splitlines())) < MIN_LINES
+    }
+    assert short == {}
 
 
 def test_no_machine_path_or_registry_host() -> None:
