@@ -4,6 +4,7 @@ A build that is asked for and fails is an error. `batchlab --version` says which
 stands in build_backend.py, everything else about the distribution in pyproject.toml.
 """
 
+import ast
 import os
 import re
 import runpy
@@ -16,57 +17,22 @@ from pathlib import Path
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# Not among them, for mypyc cannot compile them or would change what they are: frozen dataclasses (compiled, they can
-# neither be copied nor pickled), and what derives from SimPy or from a built-in class. So a policy is interpreted, ours
-# or a user's; what several policies share is compiled. What goes to worker processes says itself how.
-CORE = (
-    "simulator/division.py",
-    "simulator/engine/aborts.py",
-    "simulator/engine/cache_apply.py",
-    "simulator/engine/completion.py",
-    "simulator/engine/decode_batch.py",
-    "simulator/engine/in_flight.py",
-    "simulator/engine/intake.py",
-    "simulator/engine/itemized.py",
-    "simulator/engine/itemized_apply.py",
-    "simulator/engine/itemized_results.py",
-    "simulator/engine/itemized_step.py",
-    "simulator/engine/late_fills.py",
-    "simulator/engine/late_results.py",
-    "simulator/engine/loop.py",
-    "simulator/engine/parts/adapters.py",
-    "simulator/engine/parts/ahead.py",
-    "simulator/engine/parts/connected.py",
-    "simulator/engine/parts/connector.py",
-    "simulator/engine/parts/drafts.py",
-    "simulator/engine/parts/groups.py",
-    "simulator/engine/parts/imports.py",
-    "simulator/engine/parts/pipeline.py",
-    "simulator/engine/replica.py",
-    "simulator/engine/state.py",
-    "simulator/engine/view.py",
-    "simulator/fleet/run_ahead.py",
-    "simulator/memory/block_keys.py",
-    "simulator/memory/free_runs.py",
-    "simulator/memory/group_tables.py",
-    "simulator/memory/grouped.py",
-    "simulator/memory/ledger.py",
-    "simulator/policies/chunked_prefill/encoder.py",
-    "simulator/policies/chunked_prefill/images.py",
-    "simulator/policies/chunked_prefill/limits.py",
-    "simulator/policies/chunked_prefill/schedule.py",
-    "simulator/policies/parts/free_blocks.py",
-    "simulator/policies/parts/plans.py",
-    "simulator/policies/sglang/next_batch_to_run.py",
-    "simulator/policies/tensorrt_llm/two_schedulers.py",
-    "simulator/policies/tgi/batching_task.py",
-    "simulator/queues/decoding_order.py",
-    "simulator/request_state.py",
-    "simulator/results/buffers.py",
-    "simulator/results/recorder.py",
-    "simulator/timing/arithmetic.py",
-    "simulator/timing/profile/prices.py",
-)
+
+def compiled_modules() -> tuple[str, ...]:
+    """The files that the packages of `simulator` name as `COMPILED`; nothing of them is imported.
+
+    Not among them, for mypyc cannot compile them or would change what they are: frozen dataclasses (compiled, they can
+    neither be copied nor pickled), and what derives from SimPy or from a built-in class. So a policy is interpreted,
+    ours or a user's; what several policies share is compiled. What goes to worker processes says itself how.
+    """
+    found = []
+    for package in sorted(Path("simulator").rglob("__init__.py")):
+        for statement in ast.parse(package.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "COMPILED":
+                found += [(package.parent / f"{name}.py").as_posix() for name in ast.literal_eval(statement.value)]
+    return tuple(sorted(found))
+
+
 UNFUSED = "/fp:precise" if sys.platform == "win32" else "-ffp-contract=off"
 """No multiplication is fused with an addition: every number is rounded as Python rounds it."""
 
@@ -94,7 +60,7 @@ class CompiledCore(build_ext):
 
         folder = Path(self.build_temp) / "mypyc"
         extensions: list[Extension] = mypycify(
-            ["--config-file=", *CORE], group_name="batchlab", target_dir=str(folder), debug_level="0"
+            ["--config-file=", *compiled_modules()], group_name="batchlab", target_dir=str(folder), debug_level="0"
         )
         for extension in extensions:
             extension.extra_compile_args = [*extension.extra_compile_args, UNFUSED]

@@ -10,6 +10,9 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder,
 from importlib.util import find_spec
 from types import ModuleType
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("division", "request_state")
+
 _CORE = "simulator.engine.replica"  # all of the core is compiled, or nothing
 
 

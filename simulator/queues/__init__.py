@@ -15,6 +15,9 @@ from simulator.errors import InputError, did_you_mean
 from simulator.parameters import Parameter, check_arguments, constants_in
 from simulator.queues.order import Order, OrderKind, WaitingQueue
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("decoding_order",)
+
 __all__ = ["QUEUES", "Order", "OrderName", "WaitingQueue", "make_queue", "order_parameters"]
 
 

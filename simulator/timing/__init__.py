@@ -1,0 +1,2 @@
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("arithmetic",)

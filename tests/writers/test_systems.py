@@ -30,7 +30,7 @@ def test_every_policy_answers_every_question(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", built_in_policies())
 def test_a_policy_is_one_short_file_or_a_folder_of_them(policy: str) -> None:
-    """Adding one touches nothing else. What every policy has stands in its first file, the rule of a folder beside it."""
+    """Adding one touches nothing else. Its first file has what every policy has, those beside it the rule."""
     found = sys.modules[policy_class(policy).__module__].__file__
     assert found is not None
     first = Path(found)

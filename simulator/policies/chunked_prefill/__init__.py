@@ -36,6 +36,9 @@ from simulator.policies.parts.preemption import (
 )
 from simulator.request import RequestView
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("encoder", "images", "limits", "schedule")
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkedPrefill:

@@ -23,6 +23,9 @@ from simulator.policies.sglang.next_batch_to_run import (
 from simulator.policy_traits import TakesOver
 from simulator.request import RequestView
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("next_batch_to_run",)
+
 NUM_RESERVED_DECODE_TOKENS = 512
 """Tokens that a decoding server leaves free for each request (arg_groups/fields/disagg.py:109)."""
 

@@ -26,6 +26,9 @@ from simulator.policies.tensorrt_llm.two_schedulers import TensorrtLlmLimits, pl
 from simulator.policy_traits import TakesOver
 from simulator.request import RequestView
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("two_schedulers",)
+
 CapacityPolicy = Annotated[
     Literal["guaranteed_no_evict", "max_utilization", "static_batch"],
     doc("memory that must be free for a request to be admitted"),

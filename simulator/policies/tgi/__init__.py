@@ -25,6 +25,9 @@ from simulator.policies.parts.preemption import (
 from simulator.policies.tgi.batching_task import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("batching_task",)
+
 
 @dataclass(frozen=True, slots=True)
 class Tgi:

@@ -11,6 +11,9 @@ from simulator.timing.profile.profile_schema import (
     refusal,
 )
 
+# Modules that setup.py compiles where that is asked for.
+COMPILED = ("prices",)
+
 __all__ = [
     "SCHEMA", "VERSION", "Options", "Profile", "ProfileCost", "described", "load_profile", "read_profile", "refusal",
 ]  # fmt: skip
