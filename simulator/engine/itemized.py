@@ -226,6 +226,11 @@ class ItemizedReplica(Replica):
         self.aborts = self.dropping
         self._gone = self.aborts.pending
         self._refuses = state.refuses
+        self._join(features)
+        state.refuses = self._refusal
+
+    def _join(self, features: Sequence[Part]) -> None:
+        """Let the features become parts, and note which of them have a use for each place of a step."""
         for part in features:
             part.joins(self)
         self._new_request = _told(self.parts, "new_request")
@@ -239,8 +244,8 @@ class ItemizedReplica(Replica):
         self._results = _told(self.parts, "results")
         self._outside = _told(self.parts, "outside")
         self._has_work = _told(self.parts, "has_work")
+        drafter = self.drafter
         self.view.drafting = Drafting(drafter.config, drafter.longest, self.holding)
-        state.refuses = self._refusal
 
     def _fill_late(self) -> None:
         """Blocks enter the prefix cache request by request, as results come."""

@@ -49,7 +49,7 @@ RULES = [
     # O3: loads between steps
     ("offload", 56, f"{PLAN}:schedule_waiting", "available - _still_needed(view, connector)", "available"),
     ("pd", 54, f"{PLAN}:schedule_waiting", "available - _still_needed(view, connector)", "available"),
-    ("pd", 43, f"{PLAN}:schedule_waiting", "is None else len(connector.holding)", "is None else 0"),
+    ("pd", 43, f"{PLAN}:schedule_waiting", "longest_chunk(view, limits, others)", "longest_chunk(view, limits)"),
     # O4: loads that have ended
     ("offload", 42, f"{PART}:Connected._settle", "live.base_computed -= 1  # so that it samples", "pass"),
     # O5: loads within a step

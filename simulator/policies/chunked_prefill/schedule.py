@@ -203,13 +203,14 @@ class Admissions:
     than there are.
     """
 
-    __slots__ = ("chunks", "is_hopeless", "is_stuck", "later", "passed", "settles")
+    settles: RequestView | None = None
+    later = False
+    is_stuck = False
+    is_hopeless = False
 
-    def __init__(self, chunks: list[Chunk], passed: Iterable[RequestView] = ()) -> None:
+    def __init__(self, chunks: list[Chunk], passed: Sequence[RequestView] = ()) -> None:
         self.chunks = chunks
         self.passed = list(passed)
-        self.settles: RequestView | None = None
-        self.later = self.is_stuck = self.is_hopeless = False
 
 
 def schedule_waiting(
@@ -231,10 +232,19 @@ def schedule_waiting(
     `alone`: admit one request, with its prefix hits, for they decide what the next one finds in the cache. A request
     enters although prompts are `held` if it has a single token to compute.
     """
-    drafting, groups = view.drafting, view.groups
-    config, longest, connector = drafting or _NOTHING
+    config, longest, connector = _NOTHING
+    drafting = groups = None
+    is_plain = encoder is None
+    others = 0
+    if alone:
+        drafting, groups = view.drafting, view.groups
+        if drafting is not None or groups is not None:
+            is_plain = False
+        if drafting is not None:
+            config, longest, connector = drafting
+            others = 0 if connector is None else len(connector.holding)
     slots, in_chunks, tests_whole = limits.slots, limits.in_chunks, limits.tests_whole
-    threshold = longest_chunk(view, limits, 0 if connector is None else len(connector.holding))
+    threshold = longest_chunk(view, limits, others)
     kept = watermark_blocks(limits.watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
     size = view.block_size
     running = len(view.running)
@@ -242,22 +252,26 @@ def schedule_waiting(
     waiting: Iterable[RequestView] = view.waiting
     if limits.max_loras:
         waiting = servable(view, limits.max_loras, found.chunks)
-    if connector is not None:
+    if others and connector is not None:
         waiting = (*connector.holding, *waiting)
-    is_plain = drafting is None and groups is None and encoder is None
-    computed = owned = unused = loaded = junction = 0
+    computed = owned = unused = 0
     later = False
     for request in waiting:
         if budget <= 0 or running >= slots:
             return
         known = request.num_tokens
-        if alone:
-            computed = owned = unused = loaded = junction = 0
-            later = False
-            if request in passed:
-                continue
+        if not alone:
+            whole = tokens = known
+        elif request in passed:
+            continue
+        elif is_plain:
+            owned, unused = view.prefix_hits(request)
+            whole = tokens = known - owned * size
+        else:
             if drafting is not None and cast(DraftingView, request).stale_tokens:
                 continue  # its tokens come first, within the depth of a pipeline
+            computed = owned = unused = loaded = junction = 0
+            later = False
             if connector is not None:
                 if connector.is_loading(request):
                     passed.append(request)
@@ -279,7 +293,7 @@ def schedule_waiting(
                         continue
                     later, loaded = elsewhere.later, elsewhere.tokens
                     computed += loaded
-        whole = tokens = 0 if later else known - computed
+            whole = tokens = 0 if later else known - computed
         if held and whole > 1:
             found.is_stuck = not passed
             return
@@ -339,7 +353,8 @@ def schedule_waiting(
         if encoder is not None and request.images:
             encoder.schedule(request)
         if alone:
-            found.later = later
+            if later:
+                found.later = True
             return
         free -= cdiv(tokens, size)
         budget -= tokens
