@@ -204,7 +204,7 @@ def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
         (b"{", "is not JSON"),
         (b"\xff", "is not JSON"),
         (b"[" * 10**5, "JSON"),
-        (b"[]", "holds no mapping"),
+        (b"[]", "is not a mapping"),
     ],
 )
 def test_files_that_are_none(content: bytes | None, said: str, tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def test_more_of_anything_costs_no_less(cost: Roofline, shape: StepShape, more: 
         assert cost.step_s(shape._replace(prefill_pairs=shape.prefill_pairs + more)) >= before
 
 
-@given(some_cost, shapes)
+@given(
+    some_cost.filter(lambda cost: cost.tensor_parallel <= cost.gpu.link_gpus), shapes
+)  # a network has rates of its own
 def test_twice_the_rates_take_half_the_time(cost: Roofline, shape: StepShape) -> None:
     gpu = cost.gpu
     twice = replace(
