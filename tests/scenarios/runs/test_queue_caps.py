@@ -102,7 +102,7 @@ def test_bad_caps_are_told() -> None:
     with pytest.raises(InputError, match=r"engine\.max_num_queued_tokens: .*: each API server has a cap"):
         crowded(replicas=2, router=many, engine__max_num_queued_tokens=5)
     halves = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}]
-    with pytest.raises(InputError, match="fleet: a cap on the queue of one server"):
+    with pytest.raises(InputError, match="a cap on one server says nothing of halves of requests"):
         crowded(fleet=halves, engine__max_num_queued_reqs=5)
     unlike = [{"name": str(most), "engine": {"max_num_queued_reqs": most}} for most in (5, 6)]
     with pytest.raises(InputError, match="other caps on its queue"):
