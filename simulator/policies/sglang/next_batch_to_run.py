@@ -616,7 +616,7 @@ class ReceiveNote(NamedTuple):
     since: int
     last: int  # the latest request that was received: rows are in order of arrival
     leaps: bool
-    note: object
+    note: Any  # mypyc finds no `object` where it makes a named tuple
 
 
 _AT_REST = ReceiveNote(0, -1, leaps=True, note=None)
